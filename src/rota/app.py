@@ -1,0 +1,298 @@
+"""The app: what a user builds. Tasks are registered on it, jobs are enqueued through it, and it can work on them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from rota.clock import Duration
+from rota.embedded import shared_server
+from rota.errors import ConfigurationError
+from rota.facts import Facts
+from rota.jobs.definition import Package
+from rota.jobs.enqueue import check_name, enqueue, enqueue_many
+from rota.jobs.inline import run_inline, run_inline_sync
+from rota.jobs.job import Job, NewJob
+from rota.jobs.queue import Jobs
+from rota.jobs.worker import Worker, WorkerSettings
+from rota.leases.control import Control
+from rota.leases.members import MemberView, list_members
+from rota.postgres.connection import Connector
+from rota.postgres.dsn import Dsn
+from rota.postgres.identity import adopt, check_identity, compare_identity
+from rota.postgres.notify import Throttle
+from rota.postgres.pool import Database, UserPool
+from rota.postgres.schema import Migration, applied_migrations, check_schema, migrate, migration_files
+from rota.release import RELEASE
+from rota.settings import Settings, read_settings
+
+__all__ = ["Rota"]
+
+# Rows per statement: large enough to be fast, small enough that one statement stays well under its deadline.
+_ENQUEUE_BATCH = 5000
+
+# The control session must notice silence sooner than anyone may act on it: within the lease's margin.
+_CONTROL_NETWORK = {
+    "keepalives_idle": "1",
+    "keepalives_interval": "1",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "3000",
+}
+_CONTROL_SETTINGS = {"statement_timeout": "5s", "lock_timeout": "2s"}
+
+DEFAULT_GRACE = 25.0  # below the 30 s that Kubernetes and systemd commonly give
+
+
+class Rota:
+    """Tasks, and the database between those who enqueue them and those who run them.
+
+    The database is `dsn`, else ROTA_DATABASE_URL, DATABASE_URL or libpq's PG* variables; else an embedded PostgreSQL in
+    `.rota/postgres`, started and given its tables at first use. `schema` (or ROTA_SCHEMA) lets several Rotas share a
+    database. `pool` is a psycopg pool of yours (or two, one of each colour) for enqueueing; `pool_size` bounds our own.
+    `environment` (or ROTA_ENVIRONMENT) is a label such as "production" that a database must not contradict.
+
+    Connections are opened at first use; `async with app:` or `with app:` bounds their life, `close` ends it.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        schema: str | None = None,
+        environment: str | None = None,
+        pool: UserPool | Sequence[UserPool] | None = None,
+        pool_size: int = 10,
+        lease: Duration | None = None,
+    ) -> None:
+        settings = read_settings(dsn, schema=schema, environment=environment, pool_size=pool_size, lease=lease)
+        pools = () if pool is None else tuple(pool) if isinstance(pool, Sequence) else (pool,)
+        self.facts = Facts()
+        self.tasks = Package()
+        self.tasks.settle_in(self)
+        self.task = self.tasks.task
+        self._inline = 0
+        self._workers: set[Worker] = set()
+        self._use(settings, pools)
+
+    def _use(self, settings: Settings, pools: tuple[UserPool, ...] = ()) -> None:
+        """Point the app at a database; the test kit points it at another for the length of a test."""
+        self.settings = settings
+        self._embedded: Dsn | None = None
+        self._starting = threading.Lock()
+        self.database = Database(self._address, settings.schema, size=settings.pool_size, pools=pools)
+        self.jobs = Jobs(self.database, self.tasks)
+        self._throttle = Throttle()
+
+    def use(self, *, dsn: str | None = None, schema: str | None = None) -> None:
+        """Point the app at another database, before it is used: what the command line's --dsn and --schema do."""
+        known = self.settings
+        self._use(
+            read_settings(
+                dsn if dsn is not None or known.dsn is None else known.dsn.conninfo,
+                schema=schema or known.schema,
+                environment=known.environment,
+                pool_size=known.pool_size,
+                lease=known.lease.lease,
+            )
+        )
+
+    def package(self, package: Package | str = "") -> Package:
+        """Take in a library's tasks; or, given a name, make a package of this app whose tasks carry it as a prefix."""
+        taken = package if isinstance(package, Package) else Package(package)
+        taken.join(self.tasks)
+        return taken
+
+    async def enqueue(self, new: NewJob) -> Job[Any]:
+        """Add one job made by `task.bind(...)`. It is there when this returns."""
+        if self._inline:
+            return await run_inline(new, self.tasks)
+        wake = new.wake and self._throttle.admits(new.queue)
+        return await self.database.run(enqueue(new, self.settings.schema, self.jobs, wake=wake))
+
+    def enqueue_sync(self, new: NewJob) -> Job[Any]:
+        if self._inline:
+            return run_inline_sync(new, self.tasks)
+        wake = new.wake and self._throttle.admits(new.queue)
+        return self.database.run_sync(enqueue(new, self.settings.schema, self.jobs, wake=wake))
+
+    async def enqueue_many(self, new: Iterable[NewJob]) -> list[Job[Any]]:
+        """Add jobs made by `task.bind(...)` and return them in the order given: all of them, or after an error none."""
+        jobs = _checked(new)
+        if self._inline:
+            return [await run_inline(job, self.tasks) for job in jobs]
+        return await self.database.run_steps(_in_batches(jobs, self.settings.schema, self.jobs)) if jobs else []
+
+    def enqueue_many_sync(self, new: Iterable[NewJob]) -> list[Job[Any]]:
+        jobs = _checked(new)
+        if self._inline:
+            return [run_inline_sync(job, self.tasks) for job in jobs]
+        return self.database.run_steps_sync(_in_batches(jobs, self.settings.schema, self.jobs)) if jobs else []
+
+    @contextlib.contextmanager
+    def inline(self) -> Iterator[None]:
+        """Run tasks at once where they are enqueued, with no database at all; what a body raises, enqueue raises."""
+        self._inline += 1
+        try:
+            yield
+        finally:
+            self._inline -= 1
+
+    async def work(
+        self,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        drain: bool = False,
+        *,
+        grace: Duration = DEFAULT_GRACE,
+    ) -> None:
+        """Run a worker in this process until it is cancelled, stopped, or with `drain` finds nothing left to do.
+
+        `stop` lets running bodies finish for `grace`, then cancels them and hands them back; cancelling hands back at once.
+        """
+        settings = _worker_settings(queues, concurrency)
+        await self.check()
+        worker = Worker(self.database, self.tasks, settings, self.facts)
+        control = Control(
+            self.database.connector("control", settings=_CONTROL_SETTINGS, network=_CONTROL_NETWORK),
+            self.settings.schema,
+            release=RELEASE,
+            facts=self.facts,
+            work={"queues": queues if queues is None else list(queues), "concurrency": settings.concurrency},
+            settings=self.settings.lease,
+            reactions=worker.reactions,
+        )
+        await asyncio.to_thread(control.start)
+        self._workers.add(worker)
+        try:
+            await worker.run(control, drain=drain, grace=grace)
+        finally:
+            self._workers.discard(worker)
+            # the last step: a member that left while it still held something would look dead to its peers
+            await asyncio.shield(asyncio.to_thread(control.stop))
+
+    def work_sync(
+        self,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        drain: bool = False,
+        *,
+        grace: Duration = DEFAULT_GRACE,
+    ) -> None:
+        """The same for scripts: runs its own event loop, and closes what it opened."""
+
+        async def run() -> None:
+            async with self:
+                await self.work(queues, concurrency, drain, grace=grace)
+
+        asyncio.run(run())
+
+    def stop(self) -> bool:
+        """Ask the workers on this event loop to stop; asked again, they stop waiting for bodies. False if there are none."""
+        for worker in self._workers:
+            worker.stop()
+        return bool(self._workers)
+
+    async def check(self) -> None:
+        """Refuse a database that this release or this process must not work on."""
+        applied = await self.database.run(applied_migrations())
+        check_schema(applied, migration_files())
+        check_identity(await self.database.run(compare_identity()), self.settings.environment)
+
+    def migrate_sync(self, *, to: int | None = None) -> list[Migration]:
+        """Create or update the tables, and return what was applied."""
+        return migrate(Connector(self._address(), "migrate"), self.settings.schema, to=to, facts=self.facts)
+
+    async def migrate(self, *, to: int | None = None) -> list[Migration]:
+        return await asyncio.to_thread(lambda: self.migrate_sync(to=to))
+
+    async def adopt(self) -> None:
+        """Accept a restored or copied database as the one to work on."""
+        await self.database.run(adopt(self.settings.environment))
+
+    def adopt_sync(self) -> None:
+        self.database.run_sync(adopt(self.settings.environment))
+
+    def run_script_sync(self, sql: str) -> None:
+        """Run SQL of ours that is more than one statement, in one transaction."""
+        with Connector(self._address(), "migrate").connect_sync() as connection, connection.transaction():
+            connection.execute(sql, prepare=False)
+
+    async def members(self, *, ended: bool = False) -> list[MemberView]:
+        """The processes that hold or may hold work; with `ended`, also those that are gone."""
+        return await self.database.run(list_members(ended=ended))
+
+    def members_sync(self, *, ended: bool = False) -> list[MemberView]:
+        return self.database.run_sync(list_members(ended=ended))
+
+    async def close(self) -> None:
+        """Close what this event loop and sync callers opened. Using the app again opens it again."""
+        await self.database.close()
+
+    def close_sync(self) -> None:
+        self.database.close_sync()
+
+    async def __aenter__(self) -> Rota:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Rota:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close_sync()
+
+    def __repr__(self) -> str:
+        return f"<Rota {self.settings.dsn or 'on the embedded PostgreSQL'} schema={self.settings.schema!r} tasks={len(self.tasks)}>"
+
+    def _address(self) -> Dsn:
+        if self.settings.dsn is not None:
+            return self.settings.dsn
+        with self._starting:
+            if self._embedded is None:
+                address = Dsn(shared_server().start(), source="the embedded server")
+                # a database that nobody set up has nobody to run `rota migrate` either
+                migrate(Connector(address, "migrate"), self.settings.schema, facts=self.facts)
+                self._embedded = address
+            return self._embedded
+
+
+def _checked(new: Iterable[NewJob]) -> list[NewJob]:
+    jobs = list(new)
+    for place, job in enumerate(jobs):
+        if not isinstance(job, NewJob):
+            raise ConfigurationError(
+                f"enqueue_many takes what task.bind(...) returns; item {place} is {job!r}. Write [task.bind(7), task.bind(8)]."
+            )
+    return jobs
+
+
+def _in_batches(jobs: list[NewJob], schema: str, app: Jobs) -> Any:
+    added: list[Job[Any]] = []
+    for start in range(0, len(jobs), _ENQUEUE_BATCH):
+        added += yield enqueue_many(jobs[start : start + _ENQUEUE_BATCH], schema, app)
+    return added
+
+
+def _worker_settings(queues: Sequence[str] | None, concurrency: int | None) -> WorkerSettings:
+    if isinstance(queues, str):
+        raise ConfigurationError(f"queues is a list of names, not text: write queues=[{queues!r}].")
+    if concurrency is not None and (
+        not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1
+    ):
+        raise ConfigurationError(
+            f"concurrency cannot be {concurrency!r}: it is how many bodies run at once, 1 or more."
+        )
+    names = None if queues is None else tuple(check_name("queue", queue, 200) for queue in queues)
+    return (
+        WorkerSettings(queues=names) if concurrency is None else WorkerSettings(queues=names, concurrency=concurrency)
+    )

@@ -1,0 +1,58 @@
+"""The command's trunk: the groups that hang on it are imported when they are used, so that `rota --help` is quick."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from rota.errors import RotaError
+from rota.release import RELEASE
+
+__all__ = ["main", "rota"]
+
+# name → (module, attribute, help); the help stands here so that listing it imports nothing
+_COMMANDS = {
+    "demo": ("rota.cli.demo", "demo", "A live tour on the embedded server: several worker processes at work."),
+    "dev": ("rota.cli.dev", "dev", "Server, schema and worker for an app, restarted when its code changes."),
+    "worker": ("rota.cli.worker", "worker", "Run the jobs of an app in this process."),
+    "migrate": ("rota.cli.migrate", "migrate", "Create or update Rota's tables."),
+    "jobs": ("rota.cli.jobs", "jobs", "Look at jobs."),
+    "members": ("rota.cli.members", "members", "Look at the processes that hold work."),
+    "postgres": ("rota.cli.postgres", "postgres", "The embedded PostgreSQL server."),
+    "bench": ("rota.cli.bench", "bench", "Throughput and latency on this database."),
+    "adopt": ("rota.cli.adopt", "adopt", "Accept a restored or copied database as this one."),
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(RELEASE, prog_name="rota")
+def rota() -> None:
+    """Any number of Python processes share work safely, with nothing but PostgreSQL between them."""
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command. A RotaError becomes a message and its exit code; anything else is a fault and shows its trace."""
+    try:
+        return rota.main(args=arguments, prog_name="rota")
+    except RotaError as error:
+        click.echo(f"rota: {error}", err=True)
+        sys.exit(error.exit_code)

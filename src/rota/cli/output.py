@@ -1,0 +1,58 @@
+"""How commands print: a table for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["as_json", "print_json", "print_table", "say", "short_time"]
+
+
+def say(text: str) -> None:
+    """A word to the person; never mixed with data."""
+    click.echo(text, err=True)
+
+
+def as_json(value: Any) -> Any:
+    """Plain JSON of a value of ours; private fields stay private."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: as_json(getattr(value, f.name)) for f in fields(value) if not f.name.startswith("_")}
+    if isinstance(value, list | tuple):
+        return [as_json(entry) for entry in value]
+    if isinstance(value, dict):
+        return {str(key): as_json(entry) for key, entry in value.items()}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, UUID):
+        return str(value)
+    return value
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(as_json(value), indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], empty: str) -> None:
+    if not rows:
+        say(empty)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    Console().print(table)
+
+
+def short_time(moment: datetime | None) -> str:
+    return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")

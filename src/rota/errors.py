@@ -1,0 +1,150 @@
+"""Every error Rota raises, in one tree.
+
+    RotaError
+    ├── ConfigurationError          something the author or operator wrote cannot work
+    │   ├── InvalidDsn              the database address cannot be read
+    │   └── AppNotFound             an APP path names no Rota, or more than one
+    ├── InvalidArguments            a call does not fit the task's signature, or cannot be stored as JSON
+    │   └── PayloadTooLarge         it fits, and is larger than a row should carry
+    ├── UnknownTask                 a task name this process has not registered
+    ├── DatabaseUnavailable         PostgreSQL did not answer; the same call may succeed later
+    ├── SchemaMismatch              the database's tables are not those this version of Rota works with
+    │   ├── SchemaMissing           there are none, or they are too old: `rota migrate`
+    │   ├── SchemaTooNew            a newer Rota changed them in a way this one cannot work with
+    │   └── MigrationChanged        an applied migration differs from the one in this package
+    ├── ForeignDatabase             a copied or restored database nobody has adopted: `rota adopt`
+    ├── ForkedProcess               an app that was started before a fork is used in the child
+    ├── ClaimLost                   the attempt's claim has ended; someone else has the job now
+    ├── JobNotFound                 no job has this id
+    ├── JobFailed                   a job waited for is dead
+    ├── JobCancelled                a job waited for was cancelled
+    └── EmbeddedError               the embedded PostgreSQL cannot be had
+        ├── PostgresNotFound        no usable binaries
+        ├── DataDirectoryError      the data directory cannot be used as it is
+        └── PostgresStartFailed     initdb or the server gave up; the message ends with what it said
+
+A class exists when a caller would catch it apart. Every message says what happened, why, and what to do next.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AppNotFound",
+    "ClaimLost",
+    "ConfigurationError",
+    "DataDirectoryError",
+    "DatabaseUnavailable",
+    "EmbeddedError",
+    "ForeignDatabase",
+    "ForkedProcess",
+    "InvalidArguments",
+    "InvalidDsn",
+    "JobCancelled",
+    "JobFailed",
+    "JobNotFound",
+    "MigrationChanged",
+    "PayloadTooLarge",
+    "PostgresNotFound",
+    "PostgresStartFailed",
+    "RotaError",
+    "SchemaMismatch",
+    "SchemaMissing",
+    "SchemaTooNew",
+    "UnknownTask",
+]
+
+
+class RotaError(Exception):
+    """The root of all errors raised by Rota. `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class ConfigurationError(RotaError):
+    """Something the author or operator wrote cannot work."""
+
+    exit_code = 2
+
+
+class InvalidDsn(ConfigurationError):
+    """The database address cannot be read."""
+
+
+class AppNotFound(ConfigurationError):
+    """An APP path names no Rota, or more than one."""
+
+
+class InvalidArguments(RotaError):
+    """A call does not fit the task's signature, or cannot be stored as JSON."""
+
+
+class PayloadTooLarge(InvalidArguments):
+    """The arguments or the result are larger than a row should carry."""
+
+
+class UnknownTask(RotaError):
+    """A task name that this process has not registered."""
+
+
+class DatabaseUnavailable(RotaError):
+    """PostgreSQL did not answer. Nothing is wrong with the call: it may succeed later."""
+
+    exit_code = 4
+
+
+class SchemaMismatch(RotaError):
+    """The database's tables are not those this version of Rota works with."""
+
+    exit_code = 5
+
+
+class SchemaMissing(SchemaMismatch):
+    """There are no tables, or they are older than this version needs."""
+
+
+class SchemaTooNew(SchemaMismatch):
+    """A newer Rota changed the tables in a way this version cannot work with."""
+
+
+class MigrationChanged(SchemaMismatch):
+    """A migration that was applied differs from the one of that number in this package."""
+
+
+class ForeignDatabase(RotaError):
+    """The database is a copy or a restore that nobody has adopted; working on it might repeat real effects."""
+
+
+class ForkedProcess(RotaError):
+    """An app that was started before a fork is used in the child, whose sockets it would share."""
+
+
+class ClaimLost(RotaError):
+    """The attempt's claim has ended: the job belongs to someone else, and what this attempt did changes nothing."""
+
+
+class JobNotFound(RotaError):
+    """No job has this id: never enqueued, or its history is past its retention."""
+
+
+class JobFailed(RotaError):
+    """A job that was waited for is dead."""
+
+
+class JobCancelled(RotaError):
+    """A job that was waited for was cancelled."""
+
+
+class EmbeddedError(RotaError):
+    """The embedded PostgreSQL cannot be had."""
+
+
+class PostgresNotFound(EmbeddedError):
+    """No usable PostgreSQL binaries on this machine."""
+
+
+class DataDirectoryError(EmbeddedError):
+    """The data directory cannot be used as it is. Nothing in it was changed."""
+
+
+class PostgresStartFailed(EmbeddedError):
+    """initdb or the server gave up; the message ends with what it said."""

@@ -1,0 +1,233 @@
+"""Everything worth knowing, said once, as a typed value.
+
+Code below the surface emits facts and never logs; logs, metrics, traces and tests subscribe. A subscriber runs at once
+in the thread that emits, so it must be quick; one that raises is reported by the next and never harms the work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+__all__ = [
+    "ControlLost",
+    "ControlRestored",
+    "DatabaseBack",
+    "DatabaseLost",
+    "Drained",
+    "Fact",
+    "Facts",
+    "JobClaimLost",
+    "JobFailed",
+    "JobLost",
+    "JobSucceeded",
+    "ListenerDeaf",
+    "ListenerHeard",
+    "MemberEnded",
+    "MemberIdentityLost",
+    "MemberJoined",
+    "MemberLeft",
+    "MigrationApplied",
+    "PoolerDetected",
+    "WorkerStarted",
+    "WorkerStopped",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """The root of all facts."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationApplied(Fact):
+    number: int
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined(Fact):
+    """This process has a lease under this identity."""
+
+    member: UUID
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft(Fact):
+    """This process gave its lease back."""
+
+    member: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class MemberIdentityLost(Fact):
+    """A peer ended this process's lease: all it held is given up, and it comes back under a new identity."""
+
+    member: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class MemberEnded(Fact):
+    """This process ended the lease of a peer; what that peer held may now be taken."""
+
+    member: UUID
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ControlLost(Fact):
+    """The control session broke: nothing new is started until it is back."""
+
+    member: UUID | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRestored(Fact):
+    member: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class PoolerDetected(Fact):
+    """The database is behind a pooler in transaction mode: no session lock, no LISTEN; the lease and polling decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerDeaf(Fact):
+    """A probe sent to ourselves did not come back: polling more often until one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerHeard(Fact):
+    """Probes come back again."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLost(Fact):
+    """A part of this process cannot reach the database; it holds what it has and tries again."""
+
+    part: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseBack(Fact):
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted(Fact):
+    member: UUID
+    queues: tuple[str, ...] | None
+    tasks: tuple[str, ...]
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped(Fact):
+    member: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Drained(Fact):
+    """Claiming has stopped; what ran has finished, and the rest was handed back without costing an attempt."""
+
+    finished: int
+    handed_back: int
+    abandoned: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobSucceeded(Fact):
+    job: int
+    task: str
+    queue: str
+    attempt: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed(Fact):
+    """An attempt failed. `retry_in` is None when it was the last and the job is dead."""
+
+    job: int
+    task: str
+    queue: str
+    attempt: int
+    seconds: float
+    error: BaseException
+    retry_in: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobLost(Fact):
+    """An attempt went down with its process; the job was taken from an ended member."""
+
+    job: int
+    task: str
+    queue: str
+    attempt: int
+    member: UUID
+    dead: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobClaimLost(Fact):
+    """An attempt of ours finished after its claim had ended; its outcome changed nothing."""
+
+    job: int
+    task: str
+    attempt: int
+    token: int
+
+
+Subscriber = Callable[[Any], None]
+
+
+class Facts:
+    """Where an app's facts go. Subscribing and emitting are safe from any thread."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[type[Fact], tuple[Subscriber, ...]] = {}
+        self._lock = threading.Lock()
+
+    def subscribe(self, subscriber: Subscriber, *kinds: type[Fact]) -> Callable[[], None]:
+        """Call `subscriber` with each fact of these kinds (of all kinds when none is named); returns how to stop."""
+        wanted = kinds or (Fact,)
+        with self._lock:
+            for kind in wanted:
+                self._subscribers[kind] = (*self._subscribers.get(kind, ()), subscriber)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                for kind in wanted:
+                    self._subscribers[kind] = tuple(s for s in self._subscribers[kind] if s is not subscriber)
+
+        return unsubscribe
+
+    @contextlib.contextmanager
+    def recorded(self, *kinds: type[Fact]) -> Iterator[list[Any]]:
+        """The facts emitted while the block runs, in order."""
+        seen: list[Any] = []
+        unsubscribe = self.subscribe(seen.append, *kinds)
+        try:
+            yield seen
+        finally:
+            unsubscribe()
+
+    def wanted(self, kind: type[Fact]) -> bool:
+        """Whether anyone listens; saves building a fact per job on the hot path."""
+        return bool(self._subscribers.get(kind) or self._subscribers.get(Fact))
+
+    def emit(self, fact: Fact) -> None:
+        for subscriber in (*self._subscribers.get(type(fact), ()), *self._subscribers.get(Fact, ())):
+            # a subscriber is a guest: what it does wrong must not change what the emitter does
+            with contextlib.suppress(Exception):
+                subscriber(fact)

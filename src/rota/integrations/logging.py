@@ -1,0 +1,101 @@
+"""Facts in words, on the standard logger `rota`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+
+from rota import facts
+from rota.facts import Fact, Facts
+
+__all__ = ["log_facts", "set_up_logging", "words"]
+
+logger = logging.getLogger("rota")
+
+Words = tuple[int, str]
+
+
+def words(fact: Fact) -> Words | None:
+    """The level and the sentence for a fact; None for those that are too many to log."""
+    match fact:
+        case facts.MigrationApplied(number, name, seconds):
+            return logging.INFO, f"migration {number:04} {name} applied in {seconds:.2f} s"
+        case facts.MemberJoined(member, name):
+            return logging.INFO, f"joined as {name} ({member})"
+        case facts.MemberLeft(member):
+            return logging.INFO, f"left ({member})"
+        case facts.MemberIdentityLost(member):
+            return (
+                logging.WARNING,
+                f"a peer ended this process's lease ({member}): it was silent for too long; starting over",
+            )
+        case facts.MemberEnded(_, name, reason):
+            return logging.WARNING, f"ended {name}, which {_reason(reason)}; its work is taken over"
+        case facts.ControlLost(_, error):
+            return logging.WARNING, f"control session lost, starting nothing new: {error}"
+        case facts.ControlRestored():
+            return logging.INFO, "control session restored"
+        case facts.PoolerDetected():
+            return logging.WARNING, (
+                "the database is behind a transaction pooler: no session locks and no LISTEN, so deaths are noticed by "
+                "lease only and jobs are found by polling; give workers a direct address to have both"
+            )
+        case facts.ListenerDeaf():
+            return logging.WARNING, "notifications do not arrive; polling more often"
+        case facts.ListenerHeard():
+            return logging.DEBUG, "notifications arrive"
+        case facts.DatabaseLost(part, error):
+            return logging.WARNING, f"{part}: {error}"
+        case facts.DatabaseBack(part):
+            return logging.INFO, f"{part}: the database is back"
+        case facts.WorkerStarted(_, queues, tasks, concurrency):
+            where = "all queues" if queues is None else f"queues {', '.join(queues)}"
+            return logging.INFO, f"working on {where}, {len(tasks)} task(s), {concurrency} at once"
+        case facts.WorkerStopped():
+            return logging.INFO, "worker stopped"
+        case facts.Drained(finished, handed_back, abandoned):
+            rest = f", {abandoned} left to rescue as the database is away" if abandoned else ""
+            return logging.INFO, f"drained: {finished} finished, {handed_back} handed back{rest}"
+        case facts.JobSucceeded(job, task, _, attempt, seconds):
+            return logging.DEBUG, f"job {job} ({task}) succeeded in {seconds:.3f} s, attempt {attempt}"
+        case facts.JobFailed(job, task, _, attempt, _, error, retry_in):
+            then = "it is dead" if retry_in is None else f"next attempt in {retry_in:.1f} s"
+            return (
+                logging.WARNING,
+                f"job {job} ({task}) failed in attempt {attempt}: {type(error).__name__}: {error}; {then}",
+            )
+        case facts.JobLost(job, task, _, attempt, member, dead):
+            then = "it is dead, having taken too many processes with it" if dead else "it is queued again"
+            return logging.WARNING, f"job {job} ({task}) was lost with {member} in attempt {attempt}; {then}"
+        case facts.JobClaimLost(job, task, attempt, _):
+            return (
+                logging.WARNING,
+                f"job {job} ({task}): attempt {attempt} ended after its claim did; its outcome changed nothing",
+            )
+        case _:
+            return None
+
+
+def log_facts(source: Facts) -> Callable[[], None]:
+    """Log every fact of an app; returns how to stop."""
+    return source.subscribe(_log)
+
+
+def set_up_logging(level: int = logging.INFO) -> None:
+    """For our own commands: one line per record on stderr. A library user's logging is theirs."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    logger.addHandler(handler)
+    logger.setLevel(level)
+
+
+def _log(fact: Fact) -> None:
+    said = words(fact)
+    if said is not None and logger.isEnabledFor(said[0]):
+        error = fact.error if isinstance(fact, facts.JobFailed) and fact.retry_in is None else None
+        logger.log(said[0], said[1], exc_info=error if isinstance(error, BaseException) else None, extra={"fact": fact})
+
+
+def _reason(reason: str) -> str:
+    return {"suspected": "died", "expired": "was silent for a whole lease"}.get(reason, reason)

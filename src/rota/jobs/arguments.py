@@ -1,0 +1,325 @@
+"""A task's signature: from a call to the JSON that is stored, and from there to the call a worker makes.
+
+The payload is one JSON object: each argument that was given, under its parameter's name, with `*args` as an array and
+`**kwargs` as an object under theirs. A default is stored only when it was passed: a waiting job gets the default of the
+code that runs it. What each type looks like as JSON is told in `conversion/build`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from inspect import Parameter
+from typing import Any
+
+from rota.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
+from rota.jobs.conversion.build import Builder, worded
+from rota.jobs.conversion.plain import (
+    ANYTHING,
+    Converter,
+    Encode,
+    Mismatch,
+    Room,
+    TooLarge,
+    Unconvertible,
+    brief,
+    dumps,
+    shown,
+)
+
+POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+LIMIT = 1_048_576  # bytes: what is larger is better kept elsewhere, with its key as the argument
+
+
+class Signature:
+    """Converts the calls and results of one task. Built once, when the task is declared; any thread may use it.
+
+    Parameters in `skip` are neither accepted from the caller nor stored. Raises ConfigurationError, naming them all,
+    where parameters have annotations that cannot be resolved or converted. A return annotation of that sort is as none.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], task: str, *, skip: frozenset[str] = frozenset(), limit: int = LIMIT
+    ) -> None:
+        self._task = task
+        self._limit = limit
+        self._skip = skip
+        declared = declaration(function, task)
+        refuse_unreachable(declared, task, skip)
+        parameters = [each for each in declared.parameters.values() if each.name not in skip]
+        self._call = declared.replace(parameters=parameters)
+        converters = parameter_converters(parameters, task)
+        self._result = result_converter(declared.return_annotation)
+
+        self._positional = [each for each in parameters if each.kind in POSITIONAL]
+        self._rest, self._extra = (next((p.name for p in parameters if p.kind is kind), None) for kind in VARIADIC)
+        self._by_position = tuple((each.name, converters[each.name].encode) for each in self._positional)
+        self._by_keyword = {each.name: converters[each.name].encode for each in parameters if each.kind in NAMED}
+        self._variadic = {each.name: converters[each.name].encode for each in parameters if each.kind in VARIADIC}
+        self._unpacks = frozenset(each.name for each in parameters if is_unpacked(each.annotation))
+        self._decoders = {name: converter.decode for name, converter in converters.items()}
+        self._required = self._unpacks | {
+            each.name for each in parameters if each.default is Parameter.empty and each.kind not in VARIADIC
+        }
+        self._by_keyword_alone = not self._variadic and len(self._by_keyword) == len(parameters)
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """The call as the JSON text of one object. Raises InvalidArguments or PayloadTooLarge; never anything else."""
+        payload: dict[str, Any] = {}
+        room = Room(self._limit)
+        name = ""
+        try:
+            for (name, encode), value in zip(self._by_position, args, strict=False):
+                payload[name] = encode(value, room)
+            for name, value in kwargs.items():
+                by_name = self._by_keyword.get(name)
+                if by_name is not None and name not in payload:
+                    payload[name] = by_name(value, room)
+            if len(payload) != len(args) + len(kwargs) or self._unpacks:
+                for name, encode, value in self._left_over(args, kwargs):
+                    payload[name] = encode(value, room)
+        except Mismatch as mismatch:
+            raise InvalidArguments(
+                f"Task {self._task!r} was not enqueued: argument {path(name, mismatch)} {mismatch.problem}. "
+                f"{mismatch.advice or f'The call is {self._task}{self._call}.'}"
+            ) from mismatch.__cause__
+        except TooLarge as too_large:
+            raise self._too_large(f"arguments, with {name!r},", "at least ", self._limit + too_large.excess) from None
+        except InvalidArguments:
+            raise
+        except Exception as error:  # raised by the value itself: a property, an iterator, a time zone
+            raise InvalidArguments(
+                f"Task {self._task!r} was not enqueued: argument {name} is {shown(value)}, and reading it failed with "
+                f"{brief(error)}. Pass a value that can be read to its end."
+            ) from error
+        if not self._required <= payload.keys():
+            missing = ", ".join(each for each in self._call.parameters if each in self._required - payload.keys())
+            raise self._not_a_call(f"{missing} is missing")
+        return self._written(payload, "arguments")
+
+    def decode(self, payload: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The positional and keyword arguments to call the function with. Raises InvalidArguments."""
+        values: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, value in payload.items():
+                decode = self._decoders.get(name)
+                if decode is None:
+                    raise Mismatch("", problem="is not a parameter")
+                values[name] = decode(value)
+        except Mismatch as mismatch:
+            raise self._not_its_payload(f"{path(name, mismatch)} {mismatch.problem}") from mismatch.__cause__
+        except Exception as error:
+            raise self._not_its_payload(f"reading {name or shown(payload)} failed with {brief(error)}") from error
+        if not self._required <= values.keys():
+            missing = ", ".join(each for each in self._call.parameters if each in self._required - values.keys())
+            raise self._not_its_payload(f"{missing} is missing")
+        if self._by_keyword_alone:
+            return (), values
+        return self._spread(values)
+
+    def encode_result(self, value: Any) -> str | None:
+        """What the task returned as JSON text, and None for None, whatever the annotation says.
+
+        Raises InvalidArguments or PayloadTooLarge.
+        """
+        if value is None:
+            return None
+        try:
+            result = self._result.encode(value, Room(self._limit))
+        except Mismatch as mismatch:
+            raise InvalidArguments(
+                f"Task {self._task!r} returned {shown(value)}, which was not stored: {path('the result', mismatch)} "
+                f"{mismatch.problem}. {mismatch.advice or 'Return what its annotation says, or None.'}"
+            ) from mismatch.__cause__
+        except TooLarge as too_large:
+            raise self._too_large("result", "at least ", self._limit + too_large.excess) from None
+        except Exception as error:
+            raise InvalidArguments(
+                f"Task {self._task!r} returned {shown(value)}, which was not stored: reading it failed with "
+                f"{brief(error)}. Return plain JSON, or None."
+            ) from error
+        return self._written(result, "result")
+
+    def decode_result(self, value: Any) -> Any:
+        """The stored result as its annotation says, and None for none. Raises InvalidArguments."""
+        if value is None:
+            return None
+        try:
+            return self._result.decode(value)
+        except Mismatch as mismatch:
+            problem, cause = f"{path('it', mismatch)} {mismatch.problem}", mismatch.__cause__
+        except Exception as error:
+            problem, cause = f"reading it failed with {brief(error)}", error
+        raise InvalidArguments(
+            f"The stored result of task {self._task!r} is not what its annotation says: {problem}. It was stored by "
+            f"another version of the task; annotate what both return."
+        ) from cause
+
+    def _left_over(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Encode, Any]]:
+        """What a call gives beyond the named parameters, for `*args` and `**kwargs` to take."""
+        rest = args[len(self._by_position) :]
+        extra = {name: value for name, value in kwargs.items() if name not in self._by_keyword}
+        for (name, _), _value in zip(self._by_position, args, strict=False):
+            if name in kwargs and name in self._by_keyword:
+                raise self._not_a_call(f"{name} is given twice, by position and by name")
+        if rest and self._rest is None:
+            raise self._not_a_call(
+                f"{len(args)} arguments are given by position, and it takes {len(self._by_position)}"
+            )
+        if self._extra is None or extra.keys() & self._skip:
+            for name in extra:
+                if self._extra is None or name in self._skip:
+                    raise self._not_a_call(f"{name} is not a parameter to be passed by name")
+        for variadic, values in ((self._rest, rest), (self._extra, extra)):
+            if variadic is not None and (values or variadic in self._unpacks):
+                yield variadic, self._variadic[variadic], values
+
+    def _spread(self, values: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Values by name as a call, where some can only be passed by position or belong to `**kwargs`."""
+        rest = values.pop(self._rest, ()) if self._rest else ()
+        extra = values.pop(self._extra, {}) if self._extra else {}
+        if not extra.keys().isdisjoint(self._by_keyword.keys() | self._skip):
+            raise self._not_its_payload(f"{self._extra} has the name of another parameter")
+        # what precedes *rest goes by position too, and so do the defaults between what was given
+        ahead = [each for each in self._positional if rest or each.kind is Parameter.POSITIONAL_ONLY]
+        while ahead and not rest and ahead[-1].name not in values:
+            ahead.pop()
+        args = [values.pop(each.name, each.default) for each in ahead]
+        return (*args, *rest), values | extra
+
+    def _written(self, value: Any, what: str) -> str:
+        text = dumps(value)
+        size = len(text) if text.isascii() else len(text.encode())
+        if size > self._limit:
+            raise self._too_large(what, "", size)
+        return text
+
+    def _too_large(self, what: str, at_least: str, size: int) -> PayloadTooLarge:
+        return PayloadTooLarge(
+            f"The {what} of task {self._task!r} would take {at_least}{size:,} bytes as JSON, and the limit is "
+            f"{self._limit:,}. Store the data elsewhere and pass or return its key."
+        )
+
+    def _not_a_call(self, problem: str) -> InvalidArguments:
+        return InvalidArguments(
+            f"Task {self._task!r} was not enqueued: {problem}. The call is {self._task}{self._call}."
+        )
+
+    def _not_its_payload(self, problem: str) -> InvalidArguments:
+        return InvalidArguments(
+            f"The stored arguments of task {self._task!r} do not fit {self._task}{self._call}: {problem}. They were "
+            f"enqueued by another version of the task, or edited: accept both forms, or give the new one a version."
+        )
+
+
+def path(root: str, mismatch: Mismatch) -> str:
+    steps = mismatch.path
+    return f"{root}" + (steps if len(steps) <= 200 else f"{steps[:100]}…{steps[-100:]}")
+
+
+def declaration(function: Callable[..., Any], task: str) -> inspect.Signature:
+    """The function's signature with its annotations resolved; one that cannot be is left as the text it is."""
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"Task {task!r} cannot be declared: {shown(function)} has no signature ({error}). Wrap it in a def."
+        ) from error
+    code = function
+    while isinstance(code, functools.partial):
+        code = code.func
+    code = inspect.unwrap(code)
+    if not hasattr(code, "__globals__"):
+        code = type(code).__call__
+    names = {each.__name__: each for each in getattr(code, "__type_params__", ())}
+
+    def resolved(annotation: Any) -> Any:
+        holder = types.SimpleNamespace(__annotations__={"it": annotation})
+        try:
+            return typing.get_type_hints(holder, getattr(code, "__globals__", {}), names, include_extras=True)["it"]
+        except Exception as error:
+            return Unresolved(annotation, error)
+
+    return signature.replace(
+        parameters=[each.replace(annotation=resolved(each.annotation)) for each in signature.parameters.values()],
+        return_annotation=resolved(signature.return_annotation),
+    )
+
+
+class Unresolved:
+    """An annotation that could not be resolved, and why."""
+
+    def __init__(self, annotation: Any, error: Exception) -> None:
+        self.annotation = annotation
+        self.error = error
+
+    def __repr__(self) -> str:
+        return str(self.annotation)
+
+
+def parameter_converters(parameters: list[Parameter], task: str) -> dict[str, Converter]:
+    builder = Builder()
+    converters: dict[str, Converter] = {}
+    problems: list[str] = []
+    for each in parameters:
+        annotation = each.annotation
+        if isinstance(annotation, Unresolved):
+            problems.append(
+                f"parameter {each.name!r} is annotated {annotation}, which cannot be resolved ({annotation.error}): "
+                f"define or import it at the top of the module, not only for type checkers"
+            )
+            continue
+        try:
+            converters[each.name] = builder.build(whole(each))
+        except Unconvertible as error:
+            problems.append(f"parameter {each.name!r} is annotated {worded(annotation)}, {error}")
+        except RecursionError:
+            problems.append(f"parameter {each.name!r} is annotated {worded(annotation)}, which has no end")
+    if problems:
+        raise ConfigurationError(f"Task {task!r} cannot be declared: {'; '.join(problems)}.")
+    return converters
+
+
+def whole(parameter: Parameter) -> Any:
+    """The annotation of all that the parameter takes: `*args: int` is a tuple of ints."""
+    annotation = Any if parameter.annotation is Parameter.empty else parameter.annotation
+    if typing.get_origin(annotation) is typing.Unpack:
+        return typing.get_args(annotation)[0]
+    if parameter.kind not in VARIADIC or is_unpacked(annotation):
+        return annotation
+    if parameter.kind is Parameter.VAR_POSITIONAL:
+        return types.GenericAlias(tuple, (annotation, ...))
+    return types.GenericAlias(dict, (str, annotation))
+
+
+def is_unpacked(annotation: Any) -> bool:
+    return typing.get_origin(annotation) is typing.Unpack or getattr(annotation, "__unpacked__", False) is True
+
+
+def result_converter(annotation: Any) -> Converter:
+    if isinstance(annotation, Unresolved):
+        return ANYTHING
+    try:
+        return Builder().build(annotation)
+    except (Unconvertible, RecursionError):
+        return ANYTHING
+
+
+def refuse_unreachable(declared: inspect.Signature, task: str, skip: frozenset[str]) -> None:
+    """A parameter that Rota fills in is passed by name, so it must not stand where only a position reaches."""
+    parameters = declared.parameters.values()
+    takes_rest = any(each.kind is Parameter.VAR_POSITIONAL for each in parameters)
+    for each in parameters:
+        by_position = POSITIONAL if takes_rest else (Parameter.POSITIONAL_ONLY,)
+        if each.name in skip and each.kind in by_position:
+            raise ConfigurationError(
+                f"Task {task!r} cannot be declared: parameter {each.name!r} is filled in by Rota, by name, and can "
+                f"only be passed by position in {task}{declared}. Put it after the positional parameters, as keyword-only."
+            )

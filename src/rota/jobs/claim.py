@@ -1,0 +1,252 @@
+"""Taking jobs, many at a time, so that each has one holder.
+
+A *lane* is a queue and a priority. One read finds the lanes that have something queued and when the first of each is
+due; it jumps from lane to lane in the index, so it costs the same with ten jobs or ten million, and writes nothing. The
+claim itself walks each due lane from where the last claim left off: the entries of jobs already taken stay in the index
+until vacuum, and walking them again for every claim is what makes queues slow. A walk from the start comes after every
+wake-up, after a short batch, and now and then, since a late commit or a retry may have landed behind us.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from rota.clock import boottime
+from rota.jobs.job import JobId
+from rota.postgres.query import Query, many, scalar, statement
+from rota.postgres.session import Session
+
+__all__ = ["ClaimedJob", "Claimer", "Lane", "claim", "find_lanes", "give_back_claim", "new_token"]
+
+_WALK_FROM_START_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    id: JobId
+    queue: str
+    task: str
+    priority: int
+    attempt: int
+    losses: int
+    due_at: datetime
+    args: Any
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    queue: str
+    priority: int
+    due_in: float
+
+
+def new_token() -> int:
+    """A claim's token: random, so that no other claim of the same job ever has it."""
+    return secrets.randbits(63)
+
+
+FIND_LANES = statement(
+    "find_lanes",
+    """
+    with recursive lane as (
+        (
+            select job.queue, job.priority, job.due_at
+            from {schema}.jobs as job
+            where job.state = 'queued'
+            order by job.queue, job.priority desc, job.due_at, job.id
+            limit 1
+        )
+        union all
+        select next.queue, next.priority, next.due_at
+        from lane
+        cross join lateral (
+            (
+                select job.queue, job.priority, job.due_at
+                from {schema}.jobs as job
+                where job.state = 'queued'
+                  and job.queue = lane.queue
+                  and job.priority < lane.priority
+                order by job.priority desc, job.due_at, job.id
+                limit 1
+            )
+            union all
+            (
+                select job.queue, job.priority, job.due_at
+                from {schema}.jobs as job
+                where job.state = 'queued'
+                  and job.queue > lane.queue
+                order by job.queue, job.priority desc, job.due_at, job.id
+                limit 1
+            )
+            limit 1
+        ) as next
+    )
+    select lane.queue, lane.priority, extract(epoch from lane.due_at - (select {schema}.now()))::float8
+    from lane
+    where %(queues)s::text[] is null or lane.queue = any (%(queues)s::text[])
+    order by lane.priority desc
+    """,
+)
+
+
+def find_lanes(queues: Sequence[str] | None) -> Query[list[Lane]]:
+    """The lanes with something queued, the most urgent first, and how far away the first job of each is."""
+    return FIND_LANES.query({"queues": None if queues is None else list(queues)}, read=many(Lane))
+
+
+CLAIM = statement(
+    "claim",
+    """
+    update {schema}.jobs as job
+    set state = 'running',
+        token = %(token)s,
+        member = %(member)s,
+        claimed_at = {schema}.now(),
+        attempt = job.attempt + 1
+    where job.id = any (array(
+        select due.id
+        from unnest(
+            %(queues)s::text[], %(priorities)s::smallint[], %(after_due)s::timestamptz[], %(after_id)s::bigint[]
+        ) as lane(queue, priority, after_due, after_id)
+        cross join lateral (
+            select job.id
+            from {schema}.jobs as job
+            where job.state = 'queued'
+              and job.queue = lane.queue
+              and job.priority = lane.priority
+              and (job.due_at, job.id) > (lane.after_due, lane.after_id)
+              and job.due_at <= (select {schema}.now())
+              -- what this process does not know stays for those who do
+              and job.task = any (%(tasks)s::text[])
+            order by job.due_at, job.id
+            limit %(limit)s
+            for update skip locked
+        ) as due
+        -- lanes are walked in the order given, and no further than needed: the locks are taken row by row
+        limit %(limit)s
+    ))
+      -- an ended member may not take anything: nobody would know that it has it
+      and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
+    returning job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args, job.token
+    """,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where in a lane a walk begins: behind this job."""
+
+    due_at: datetime
+    id: JobId
+
+
+def claim(
+    *, lanes: Sequence[tuple[Lane, Start | None]], tasks: Sequence[str], limit: int, token: int, member: UUID
+) -> Query[list[ClaimedJob]]:
+    """Take up to `limit` due jobs of these lanes and tasks for this member, under one token."""
+    return CLAIM.query(
+        {
+            "queues": [lane.queue for lane, _ in lanes],
+            "priorities": [lane.priority for lane, _ in lanes],
+            "after_due": ["-infinity" if start is None else start.due_at.isoformat() for _, start in lanes],
+            "after_id": [0 if start is None else start.id for _, start in lanes],
+            "tasks": list(tasks),
+            "limit": limit,
+            "token": token,
+            "member": member,
+        },
+        read=many(ClaimedJob),
+    )
+
+
+GIVE_BACK_CLAIM = statement(
+    "give_back_claim",
+    """
+    with given_back as (
+        update {schema}.jobs as job
+        set state = 'queued',
+            token = null,
+            member = null,
+            claimed_at = null,
+            attempt = job.attempt - 1
+        where job.state = 'running'
+          and job.member = %(member)s
+          and job.token = %(token)s
+        returning job.id
+    )
+    select count(*) from given_back
+    """,
+)
+
+
+def give_back_claim(member: UUID, token: int) -> Query[int]:
+    """Undo a claim whose reply never came: if it was committed, nobody here knows what it took."""
+    return GIVE_BACK_CLAIM.query({"member": member, "token": token}, read=scalar)
+
+
+class Claimer:
+    """Remembers how far each lane has been walked."""
+
+    def __init__(self, session: Session, *, queues: Sequence[str] | None, tasks: Sequence[str]) -> None:
+        self._session = session
+        self._queues = queues
+        self._tasks = tasks
+        self._lanes: list[tuple[Lane, Start | None]] = []
+        self._walk_from_start_at = 0.0
+        self._unknown: tuple[UUID, int] | None = None
+        #: seconds until the first job that is not due yet, as far as the last look told
+        self.next_due_in: float | None = None
+
+    def look_from_start(self) -> None:
+        """Let the next claim walk from the start of every lane."""
+        self._lanes = []
+
+    async def claim(self, limit: int, member: UUID) -> list[ClaimedJob]:
+        """Up to `limit` due jobs, the most urgent first. Raises DatabaseUnavailable; what was taken then is given back."""
+        await self.give_back_unknown()
+        if not self._lanes or boottime() > self._walk_from_start_at:
+            await self._look()
+        if not self._lanes:
+            return []
+        token = new_token()
+        self._unknown = (member, token)
+        jobs = await self._session.run(
+            claim(lanes=self._lanes, tasks=self._tasks, limit=limit, token=token, member=member)
+        )
+        self._unknown = None
+        jobs.sort(key=lambda job: (-job.priority, job.due_at, job.id))
+        if len(jobs) < limit:
+            self._lanes = []
+        else:
+            self._advance(jobs)
+        return jobs
+
+    async def _look(self) -> None:
+        self._walk_from_start_at = boottime() + _WALK_FROM_START_SECONDS
+        lanes = await self._session.run(find_lanes(self._queues))
+        self._lanes = [(lane, None) for lane in lanes if lane.due_in <= 0]
+        later = [lane.due_in for lane in lanes if lane.due_in > 0]
+        self.next_due_in = min(later) if later else None
+        # lanes of one priority take turns, so that a flood in one queue does not keep the others waiting
+        self._rotate()
+
+    def _rotate(self) -> None:
+        shift = secrets.randbelow(len(self._lanes)) if self._lanes else 0
+        turned = self._lanes[shift:] + self._lanes[:shift]
+        self._lanes = sorted(turned, key=lambda entry: -entry[0].priority)
+
+    def _advance(self, jobs: Sequence[ClaimedJob]) -> None:
+        last = {(job.queue, job.priority): Start(job.due_at, job.id) for job in jobs}
+        self._lanes = [(lane, last.get((lane.queue, lane.priority), start)) for lane, start in self._lanes]
+
+    async def give_back_unknown(self) -> None:
+        """Undo a claim of ours that was cut off before it told what it took."""
+        if self._unknown is not None:
+            await self._session.run(give_back_claim(*self._unknown))
+            self._unknown = None

@@ -1,0 +1,148 @@
+"""From a call to a row, in one statement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from rota.errors import ConfigurationError, InvalidArguments
+from rota.jobs.job import Job, NewJob, Waiter
+from rota.postgres.notify import wake_channel
+from rota.postgres.query import Query, statement
+
+__all__ = ["check_name", "check_priority", "check_tags", "enqueue", "enqueue_many"]
+
+_FORBIDDEN = re.compile("[\0\ud800-\udfff]")
+
+
+def check_name(what: str, name: Any, longest: int) -> str:
+    """A queue, task or tag name that PostgreSQL and NOTIFY can carry."""
+    if not isinstance(name, str) or not 1 <= len(name) <= longest or _FORBIDDEN.search(name):
+        raise ConfigurationError(
+            f"{what} cannot be {name!r}: it is text of 1 to {longest} characters without NUL or lone surrogates."
+        )
+    return name
+
+
+def check_priority(priority: Any) -> int:
+    if not isinstance(priority, int) or isinstance(priority, bool) or not -32768 <= priority <= 32767:
+        raise ConfigurationError(
+            f"priority cannot be {priority!r}: it is a whole number from -32768 to 32767, and the higher runs first."
+        )
+    return priority
+
+
+def check_tags(tags: Any) -> tuple[str, ...]:
+    if isinstance(tags, str) or not isinstance(tags, Sequence | set | frozenset):
+        raise ConfigurationError(f"tags cannot be {tags!r}: it is a list of short texts, such as ['user:42'].")
+    return tuple(check_name("a tag", tag, 200) for tag in tags)
+
+
+def check_at(at: datetime) -> datetime:
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        raise InvalidArguments(
+            f"at={at!r} is no point in time: give a datetime with a time zone, such as datetime.now(timezone.utc)."
+        )
+    return at
+
+
+# One row, one round trip; the wake-up travels with the commit, so nobody looks before there is something to see.
+ENQUEUE = statement(
+    "enqueue",
+    """
+    with job as (
+        insert into {schema}.jobs (task, args, queue, priority, due_at, tags)
+        values (
+            %(task)s, %(args)s::jsonb, %(queue)s, %(priority)s,
+            coalesce(%(at)s, {schema}.now() + coalesce(%(delay)s * interval '1 second', interval '0')),
+            %(tags)s
+        )
+        returning id, created_at, due_at
+    )
+    select
+        job.id, job.created_at, job.due_at,
+        case when %(channel)s::text is not null then pg_notify(%(channel)s::text, %(queue)s) end
+    from job
+    """,
+)
+
+
+def enqueue(new: NewJob, schema: str, app: Waiter, *, wake: bool) -> Query[Job[Any]]:
+    """Add one job. It is there once the statement's transaction commits; `wake` also tells idle workers then."""
+    params = {
+        "task": new.task,
+        "args": new.args,
+        "queue": new.queue,
+        "priority": new.priority,
+        "at": new.at,
+        "delay": new.delay,
+        "tags": list(new.tags) or None,
+        "channel": wake_channel(schema) if wake else None,
+    }
+    return ENQUEUE.query(params, read=lambda rows: _job(new, rows[0], app))
+
+
+ENQUEUE_MANY = statement(
+    "enqueue_many",
+    """
+    with job as (
+        insert into {schema}.jobs (task, args, queue, priority, due_at, tags)
+        select
+            new.task, new.args::jsonb, new.queue, new.priority,
+            coalesce(new.at, {schema}.now() + coalesce(new.delay * interval '1 second', interval '0')),
+            new.tags::text[]
+        from unnest(
+            %(tasks)s::text[], %(args)s::text[], %(queues)s::text[], %(priorities)s::smallint[],
+            %(ats)s::timestamptz[], %(delays)s::float8[], %(tags)s::text[]
+        ) with ordinality as new(task, args, queue, priority, at, delay, tags, place)
+        -- ids are given in this order, which is how the rows find their calls again
+        order by new.place
+        returning id, created_at, due_at
+    ), woken as materialized (
+        select count(pg_notify(%(channel)s, queue)) from unnest(%(wake)s::text[]) as queue
+    )
+    select job.id, job.created_at, job.due_at
+    from job, woken
+    order by job.id
+    """,
+)
+
+
+def enqueue_many(new: Sequence[NewJob], schema: str, app: Waiter) -> Query[list[Job[Any]]]:
+    """Add the jobs in one statement and return them in the order given."""
+    params = {
+        "tasks": [n.task for n in new],
+        "args": [n.args for n in new],
+        "queues": [n.queue for n in new],
+        "priorities": [n.priority for n in new],
+        "ats": [n.at for n in new],
+        "delays": [n.delay for n in new],
+        "tags": [_array(n.tags) for n in new],
+        "channel": wake_channel(schema),
+        "wake": sorted({n.queue for n in new if n.wake}),
+    }
+    return ENQUEUE_MANY.query(params, read=lambda rows: [_job(n, row, app) for n, row in zip(new, rows, strict=True)])
+
+
+def _array(tags: tuple[str, ...]) -> str | None:
+    """Tags as an array literal, since arrays of arrays must be rectangular."""
+    if not tags:
+        return None
+    return "{" + ",".join('"' + tag.replace("\\", "\\\\").replace('"', '\\"') + '"' for tag in tags) + "}"
+
+
+def _job(new: NewJob, row: Any, app: Waiter) -> Job[Any]:
+    return Job(
+        id=row[0],
+        task=new.task,
+        queue=new.queue,
+        state="queued",
+        priority=new.priority,
+        attempt=0,
+        created_at=row[1],
+        due_at=row[2],
+        tags=new.tags,
+        _app=app,
+    )

@@ -1,0 +1,133 @@
+"""Running the body of a job: async on the loop, sync in a thread. Whatever happens in it becomes an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rota.errors import RotaError
+from rota.facts import Facts, JobFailed, JobSucceeded
+from rota.jobs.claim import ClaimedJob
+from rota.jobs.definition import Task
+from rota.jobs.job import RunningJob, running
+from rota.jobs.settle import MESSAGE_LIMIT, TRACE_LIMIT, Buried, Failure, Outcome, Retried, Succeeded
+
+__all__ = ["Executor"]
+
+
+class Executor:
+    """Runs bodies for one worker."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task[..., Any]],
+        *,
+        threads: int,
+        scope: str,
+        facts: Facts,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._tasks = tasks
+        self._scope = scope
+        self._facts = facts
+        self._stopping = stopping
+        self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rota-task")
+
+    async def run(self, job: ClaimedJob) -> Outcome:
+        """Run the body to its end. Raises CancelledError only, when the worker gives the job up."""
+        task = self._tasks[job.task]
+        started = time.perf_counter()
+        token = running.set(
+            RunningJob(
+                id=job.id,
+                task=job.task,
+                queue=job.queue,
+                attempt=job.attempt,
+                token=job.token,
+                scope=self._scope,
+                stop=self._stopping,
+            )
+        )
+        try:
+            value = await self._call(task, job)
+            result = task.signature.encode_result(value)
+        except Exception as error:
+            return self._failed(task, job, error, time.perf_counter() - started)
+        except (asyncio.CancelledError, SystemExit) as error:
+            if isinstance(error, asyncio.CancelledError) and _asked_to_stop():
+                raise
+            # a body that calls sys.exit() or cancels itself ends itself, not the worker
+            ended = RotaError(f"The body of {job.task!r} raised {error!r}, which counts as a failure of the attempt.")
+            ended.__cause__ = error
+            return self._failed(task, job, ended, time.perf_counter() - started)
+        finally:
+            running.reset(token)
+        took = time.perf_counter() - started
+        if self._facts.wanted(JobSucceeded):
+            self._facts.emit(JobSucceeded(job.id, job.task, job.queue, job.attempt, took))
+        return Succeeded(job, result, took)
+
+    def close(self) -> bool:
+        """Take no more; False when a thread is still in a body that cannot be stopped."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        return not any(thread.is_alive() for thread in self._threads._threads)
+
+    async def _call(self, task: Task[..., Any], job: ClaimedJob) -> Any:
+        args, kwargs = task.signature.decode(job.args)
+        if task.is_async:
+            if task.options.timeout is None:
+                return await task.function(*args, **kwargs)
+            async with asyncio.timeout(task.options.timeout):
+                return await task.function(*args, **kwargs)
+        context = contextvars.copy_context()
+        future = asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: context.run(task.function, *args, **kwargs)
+        )
+        async with asyncio.timeout(task.options.timeout):
+            return await future
+
+    def _failed(self, task: Task[..., Any], job: ClaimedJob, error: BaseException, took: float) -> Outcome:
+        try:
+            pause = task.options.retry.pause(job.attempt - job.losses, error)
+        except Exception as broken:  # the user's backoff function; its fault is told along with the body's
+            broken.__cause__ = error
+            error, pause = broken, None
+        self._facts.emit(JobFailed(job.id, job.task, job.queue, job.attempt, took, error, pause))
+        failure = _failure(error)
+        return Buried(job, failure, took) if pause is None else Retried(job, failure, took, pause)
+
+
+def _asked_to_stop() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _failure(error: BaseException) -> Failure:
+    kind = type(error)
+    name = (
+        kind.__qualname__
+        if kind.__module__ in ("builtins", "rota.errors")
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    trace = "".join(traceback.format_exception(error))
+    return Failure(
+        _storable(name, 500), _storable(_text(error), MESSAGE_LIMIT), _storable(trace[-TRACE_LIMIT:], TRACE_LIMIT)
+    )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # an error whose own text fails must not take the worker down
+        return f"<{type(error).__name__} whose text could not be made: {type(broken).__name__}>"
+
+
+def _storable(text: str, limit: int) -> str:
+    """Text that PostgreSQL can hold: no NUL, no lone surrogates, not endless."""
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")

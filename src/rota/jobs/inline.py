@@ -1,0 +1,102 @@
+"""Running a job at once, where it was enqueued, with no database at all: for tests of code that enqueues."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+from rota.jobs.definition import Package, Task
+from rota.jobs.job import Job, NewJob, RunningJob, running
+
+__all__ = ["run_inline", "run_inline_sync"]
+
+_ids = itertools.count(1)
+
+
+async def run_inline(new: NewJob, tasks: Package) -> Job[Any]:
+    """Run the body now, with arguments that went through JSON as they would. What it raises is raised here."""
+    task, args, kwargs, job = _prepare(new, tasks)
+    token = running.set(job)
+    try:
+        value = await task.function(*args, **kwargs) if task.is_async else task.function(*args, **kwargs)
+    finally:
+        running.reset(token)
+    return _done(new, task, job, value)
+
+
+def run_inline_sync(new: NewJob, tasks: Package) -> Job[Any]:
+    task, args, kwargs, job = _prepare(new, tasks)
+
+    def call() -> Any:
+        running.set(job)
+        return asyncio.run(task.function(*args, **kwargs)) if task.is_async else task.function(*args, **kwargs)
+
+    # in a thread of its own: the caller may be inside a running event loop, and the context stays clean
+    outcome: list[Any] = []
+    thread = threading.Thread(target=lambda: outcome.append(_caught(call)), name="rota-inline")
+    thread.start()
+    thread.join()
+    value, error = outcome[0]
+    if error is not None:
+        raise error
+    return _done(new, task, job, value)
+
+
+def _caught(call: Any) -> tuple[Any, BaseException | None]:
+    try:
+        return call(), None
+    except BaseException as error:
+        return None, error
+
+
+def _prepare(new: NewJob, tasks: Package) -> tuple[Task[..., Any], tuple[Any, ...], dict[str, Any], RunningJob]:
+    task = tasks.find(new.task)
+    args, kwargs = task.signature.decode(json.loads(new.args))
+    job = RunningJob(
+        id=next(_ids), task=new.task, queue=new.queue, attempt=1, token=0, scope="inline", stop=lambda: False
+    )
+    return task, args, kwargs, job
+
+
+def _done(new: NewJob, task: Task[..., Any], job: RunningJob, value: Any) -> Job[Any]:
+    stored = task.signature.encode_result(value)
+    now = datetime.now(UTC)
+    return Job(
+        id=job.id,
+        task=new.task,
+        queue=new.queue,
+        state="succeeded",
+        priority=new.priority,
+        attempt=1,
+        created_at=now,
+        due_at=now,
+        args=json.loads(new.args),
+        result=None if stored is None else json.loads(stored),
+        started_at=now,
+        finished_at=now,
+        tags=new.tags,
+        _app=_Settled(task),
+    )
+
+
+class _Settled:
+    """An inline job is done when it is returned: there is nothing to wait for."""
+
+    def __init__(self, task: Task[..., Any]) -> None:
+        self._task = task
+
+    async def wait(self, job: Job[Any], timeout: object) -> Any:
+        return self._task.signature.decode_result(job.result)
+
+    def wait_sync(self, job: Job[Any], timeout: object) -> Any:
+        return self._task.signature.decode_result(job.result)
+
+    async def refresh(self, job: Job[Any]) -> Job[Any]:
+        return job
+
+    def refresh_sync(self, job: Job[Any]) -> Job[Any]:
+        return job

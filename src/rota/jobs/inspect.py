@@ -1,0 +1,220 @@
+"""Looking at jobs, wherever they are: live, settled or dead. What the CLI prints and the dashboard shows comes from here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from rota.errors import ConfigurationError
+from rota.jobs.job import AttemptError, Job, JobId, Waiter
+from rota.postgres.query import Query, Row, scalar, statement
+
+__all__ = ["STATES", "count_jobs", "get_job", "held_by_member", "ledger", "list_jobs"]
+
+STATES = ("queued", "blocked", "running", "succeeded", "dead", "cancelled")
+
+# A state is kept in one table only, so a filter by state leaves the other parts out.
+_COLUMNS = """
+    select
+        all_jobs.id, all_jobs.task, all_jobs.queue, all_jobs.state, all_jobs.priority, all_jobs.attempt,
+        all_jobs.created_at, all_jobs.due_at, all_jobs.args, all_jobs.result, all_jobs.losses, all_jobs.started_at,
+        all_jobs.finished_at, all_jobs.member, all_jobs.tags, %(errors)s::boolean,
+        case when %(errors)s then (
+            select jsonb_agg(jsonb_build_array(
+                attempt.attempt, attempt.outcome, attempt.error_type, attempt.error_message, attempt.error_trace,
+                attempt.member, attempt.started_at, attempt.finished_at
+            ) order by attempt.finished_at, attempt.attempt)
+            from {schema}.attempts as attempt
+            where attempt.job_id = all_jobs.id
+        ) end
+"""
+
+GET = statement(
+    "get_job",
+    _COLUMNS  # noqa: S608 - both parts are written out here
+    + """
+    from (
+        select id, task, queue, state, priority, attempt, created_at, due_at, args, null::jsonb as result, losses,
+               claimed_at as started_at, null::timestamptz as finished_at, member, tags
+        from {schema}.jobs where id = %(id)s
+        union all
+        select id, task, queue, state, priority, attempt, created_at, due_at, args, result, losses,
+               started_at, finished_at, member, tags
+        from {schema}.history where id = %(id)s
+        union all
+        select id, task, queue, 'dead', priority, attempt, created_at, due_at, args, null, losses,
+               null, died_at, member, tags
+        from {schema}.dead where id = %(id)s
+    ) as all_jobs
+    -- a statement sees one moment, so a job that is moving is seen in one place
+    limit 1
+    """,
+)
+
+
+def get_job(id: JobId, app: Waiter | None) -> Query[Job[Any] | None]:
+    """One job with its errors, or None."""
+    if not isinstance(id, int) or isinstance(id, bool):
+        raise ConfigurationError(f"A job id is a whole number, not {id!r}.")
+    if not 0 < id < 2**63:
+        return GET.query({"id": 0, "errors": True}, read=lambda rows: None)
+    return GET.query({"id": id, "errors": True}, read=lambda rows: _job(rows[0], app) if rows else None)
+
+
+LIST = statement(
+    "list_jobs",
+    _COLUMNS  # noqa: S608
+    + """
+    from (
+        (
+            select id, task, queue, state, priority, attempt, created_at, due_at, args, null::jsonb as result, losses,
+                   claimed_at as started_at, null::timestamptz as finished_at, member, tags
+            from {schema}.jobs
+            where (%(state)s::text is null or state = %(state)s)
+              and (%(queue)s::text is null or queue = %(queue)s)
+              and (%(task)s::text is null or task = %(task)s)
+              and (%(tag)s::text is null or %(tag)s = any (tags))
+              and (%(after)s::bigint is null or id < %(after)s)
+            order by id desc
+            limit %(limit)s
+        )
+        union all
+        (
+            select id, task, queue, state, priority, attempt, created_at, due_at, args, result, losses,
+                   started_at, finished_at, member, tags
+            from {schema}.history
+            where (%(state)s::text is null or state = %(state)s)
+              and (%(queue)s::text is null or queue = %(queue)s)
+              and (%(task)s::text is null or task = %(task)s)
+              and (%(tag)s::text is null or %(tag)s = any (tags))
+              and (%(after)s::bigint is null or id < %(after)s)
+              and (%(state)s::text is null or %(state)s in ('succeeded', 'cancelled'))
+            order by id desc
+            limit %(limit)s
+        )
+        union all
+        (
+            select id, task, queue, 'dead', priority, attempt, created_at, due_at, args, null, losses,
+                   null, died_at, member, tags
+            from {schema}.dead
+            where (%(state)s::text is null or %(state)s = 'dead')
+              and (%(queue)s::text is null or queue = %(queue)s)
+              and (%(task)s::text is null or task = %(task)s)
+              and (%(tag)s::text is null or %(tag)s = any (tags))
+              and (%(after)s::bigint is null or id < %(after)s)
+            order by id desc
+            limit %(limit)s
+        )
+    ) as all_jobs
+    order by all_jobs.id desc
+    limit %(limit)s
+    """,
+)
+
+
+def list_jobs(
+    app: Waiter | None,
+    *,
+    state: str | None = None,
+    queue: str | None = None,
+    task: str | None = None,
+    tag: str | None = None,
+    limit: int = 100,
+    after: JobId | None = None,
+) -> Query[list[Job[Any]]]:
+    """Jobs that fit all filters, the newest first; `after` is the last id of the page before."""
+    if state is not None and state not in STATES:
+        raise ConfigurationError(f"No job is ever {state!r}: the states are {', '.join(STATES)}.")
+    if not 1 <= limit <= 10_000:
+        raise ConfigurationError(
+            f"limit cannot be {limit!r}: it is a number from 1 to 10000; use after=... for the next page."
+        )
+    params = {"state": state, "queue": queue, "task": task, "tag": tag, "limit": limit, "after": after, "errors": False}
+    return LIST.query(params, read=lambda rows: [_job(row, app) for row in rows])
+
+
+LEDGER = statement(
+    "ledger",
+    """
+    with live as (
+        select
+            count(*) filter (where state = 'queued') as queued,
+            count(*) filter (where state = 'blocked') as blocked,
+            count(*) filter (where state = 'running') as running
+        from {schema}.jobs
+    ), settled as (
+        select
+            count(*) filter (where state = 'succeeded') as succeeded,
+            count(*) filter (where state = 'cancelled') as cancelled
+        from {schema}.history
+    )
+    select live.queued, live.blocked, live.running, settled.succeeded, (select count(*) from {schema}.dead), settled.cancelled
+    from live, settled
+    """,
+)
+
+
+def ledger() -> Query[dict[str, int]]:
+    """How many jobs there are in each state, all counted at one moment. Reads every row: not for a page that refreshes."""
+    return LEDGER.query(read=lambda rows: dict(zip(STATES, rows[0], strict=True)))
+
+
+HELD = statement(
+    "held_by_member",
+    "select coalesce(jsonb_object_agg(held.member, held.jobs), '{}') from (select member, count(*) as jobs "
+    "from {schema}.jobs where state = 'running' group by member) as held",
+)
+
+
+def held_by_member() -> Query[dict[str, int]]:
+    """How many jobs each member is running."""
+    return HELD.query(read=scalar)
+
+
+COUNT = statement(
+    "count_jobs",
+    "select count(*) from {schema}.jobs where %(state)s::text is null or state = %(state)s",
+)
+
+
+def count_jobs(state: str | None = None) -> Query[int]:
+    """How many live jobs there are, of all states or of one."""
+    return COUNT.query({"state": state}, read=scalar)
+
+
+def _job(row: Row, app: Waiter | None) -> Job[Any]:
+    return Job(
+        id=row[0],
+        task=row[1],
+        queue=row[2],
+        state=row[3],
+        priority=row[4],
+        attempt=row[5],
+        created_at=row[6],
+        due_at=row[7],
+        args=row[8],
+        result=row[9],
+        losses=row[10],
+        started_at=row[11],
+        finished_at=row[12],
+        member=row[13],
+        tags=tuple(row[14] or ()),
+        errors=tuple(_error(entry) for entry in row[16] or ()),
+        _app=app,
+    )
+
+
+def _error(entry: Sequence[Any]) -> AttemptError:
+    attempt, kind, type_, message, trace, member, started_at, finished_at = entry
+    return AttemptError(
+        attempt=attempt,
+        kind=kind,
+        type=type_,
+        message=message,
+        trace=trace,
+        member=UUID(member) if member else None,
+        started_at=datetime.fromisoformat(started_at) if started_at else None,
+        finished_at=datetime.fromisoformat(finished_at),
+    )

@@ -1,0 +1,61 @@
+"""Whether a failed attempt is tried again, and when. Pure: never touches a clock or a socket."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rota.clock import Duration, seconds
+from rota.errors import ConfigurationError
+
+__all__ = ["Retry"]
+
+Backoff = str | Callable[[int, BaseException], Duration]
+
+_NAMED = ("exponential", "linear", "constant")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often and how soon a failing job is tried again.
+
+    `attempts` counts all of them, the first included. The pause before attempt n+1 is `base` times 2^(n-1)
+    (exponential), n (linear) or 1 (constant), at most `cap`; with `jitter` it is drawn from the upper half of that, so that
+    jobs which failed together do not come back together. A callable gets (n, error) and gives the pause. Errors that are
+    not instances of `on` are not tried again.
+    """
+
+    attempts: int = 5
+    backoff: Backoff = "exponential"
+    base: Duration = 1.0
+    cap: Duration = 300.0
+    jitter: bool = True
+    on: tuple[type[BaseException], ...] = field(default=(Exception,))
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not isinstance(self.attempts, int) or isinstance(self.attempts, bool) or self.attempts < 1:
+            problems.append(f"attempts is {self.attempts!r}; it counts the first attempt too, so it is 1 or more")
+        if not callable(self.backoff) and self.backoff not in _NAMED:
+            problems.append(
+                f"backoff is {self.backoff!r}; it is one of {', '.join(_NAMED)}, or a function of (attempt, error)"
+            )
+        if seconds(self.base, "Retry(base=...)") < 0 or seconds(self.cap, "Retry(cap=...)") < 0:
+            problems.append("base and cap cannot be negative")
+        if not isinstance(self.on, tuple) or not all(
+            isinstance(t, type) and issubclass(t, BaseException) for t in self.on
+        ):
+            problems.append(f"on is {self.on!r}; it is a tuple of exception classes")
+        if problems:
+            raise ConfigurationError(f"This Retry cannot work: {'; '.join(problems)}.")
+
+    def pause(self, failures: int, error: BaseException) -> float | None:
+        """Seconds until the next attempt after this many failures, or None when there is none."""
+        if failures >= self.attempts or not isinstance(error, self.on):
+            return None
+        if callable(self.backoff):
+            return max(0.0, seconds(self.backoff(failures, error), "what the backoff function returned"))
+        factor = {"exponential": 2.0 ** min(failures - 1, 60), "linear": float(failures), "constant": 1.0}[self.backoff]
+        pause = min(seconds(self.base) * factor, seconds(self.cap))
+        return pause * random.uniform(0.5, 1.0) if self.jitter else pause

@@ -1,0 +1,183 @@
+"""Connections as Rota opens them: they notice a dead peer, give up in time, and say who they are.
+
+Session settings are applied in the first statement, and only where the session is really ours: behind a pooler in
+transaction mode they would leak to other clients of the same server connection. Such a pooler shows itself by a backend
+pid that differs from the one libpq was given.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.rows import TupleRow
+
+from rota.errors import DatabaseUnavailable, ForkedProcess, InvalidDsn, RotaError, SchemaMissing
+from rota.postgres.dsn import Dsn
+
+__all__ = ["Connector", "check_fork", "is_alive", "is_direct", "translated"]
+
+# Client-side keepalives find a silent peer within 8 s; unacknowledged data is given up after 5 s. Both are shorter than
+# the lease less its margin, so a process learns that it is cut off before anyone may take what it holds.
+_NETWORK = {
+    "connect_timeout": "5",
+    "keepalives": "1",
+    "keepalives_idle": "3",
+    "keepalives_interval": "1",
+    "keepalives_count": "5",
+    "tcp_user_timeout": "5000",
+    "target_session_attrs": "read-write",
+}
+
+_SESSION: dict[str, str] = {
+    "default_transaction_isolation": "read committed",  # every statement of ours is written for it
+    "default_transaction_read_only": "off",
+    "statement_timeout": "30s",  # no statement of ours is long; one that hangs must not hang its caller
+    "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "15s",  # never longer than the lease: see the design of takeover
+    "search_path": "pg_catalog, pg_temp",  # all our names are qualified
+    "timezone": "UTC",
+    "client_min_messages": "warning",
+    # the server forgets a client that went silent, but never sooner than its lease ends
+    "tcp_keepalives_idle": "15",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """How to connect for one purpose. `role` is the part of the process, shown in `application_name`."""
+
+    dsn: Dsn
+    role: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    network: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def conninfo(self) -> str:
+        name = f"rota:{self.role}@{socket.gethostname()}"[:63]
+        return self.dsn.with_defaults(application_name=name, **{**_NETWORK, **self.network})
+
+    async def connect(self) -> AsyncConnection[TupleRow]:
+        try:
+            connection = await AsyncConnection.connect(self.conninfo, autocommit=True, prepare_threshold=0)
+        except psycopg.Error as error:
+            raise translated(error, self.dsn) from error
+        try:
+            await self.prepare(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    def connect_sync(self) -> Connection[TupleRow]:
+        try:
+            connection = Connection.connect(self.conninfo, autocommit=True, prepare_threshold=0)
+        except psycopg.Error as error:
+            raise translated(error, self.dsn) from error
+        try:
+            self.prepare_sync(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def prepare(self, connection: AsyncConnection[Any]) -> None:
+        """Make a fresh connection ours: session settings where the session is ours, none behind a pooler."""
+        try:
+            cursor = await connection.execute(*self._first_statement(connection), prepare=False)
+            _mark(connection, direct=bool((await cursor.fetchone() or (False,))[0]))
+        except psycopg.Error as error:
+            raise translated(error, self.dsn) from error
+
+    def prepare_sync(self, connection: Connection[Any]) -> None:
+        try:
+            cursor = connection.execute(*self._first_statement(connection), prepare=False)
+            _mark(connection, direct=bool((cursor.fetchone() or (False,))[0]))
+        except psycopg.Error as error:
+            raise translated(error, self.dsn) from error
+
+    def _first_statement(self, connection: AsyncConnection[Any] | Connection[Any]) -> tuple[str, dict[str, Any]]:
+        settings = {**_SESSION, **self.settings}
+        return (
+            "/* rota:settings */ select pg_catalog.pg_backend_pid() = %(pid)s, case when pg_catalog.pg_backend_pid() = %(pid)s "
+            "then (select pg_catalog.count(pg_catalog.set_config(s.name, s.value, false)) "
+            "from unnest(%(names)s::text[], %(values)s::text[]) as s(name, value)) end",
+            {
+                "pid": connection.pgconn.backend_pid,
+                "names": list(settings),
+                "values": list(settings.values()),
+            },
+        )
+
+
+def _mark(connection: AsyncConnection[Any] | Connection[Any], *, direct: bool) -> None:
+    if not direct:
+        connection.prepare_threshold = None  # the next statement may run on another server connection
+
+
+def is_direct(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
+    """Whether the session is ours alone, or a transaction pooler stands in between."""
+    return connection.prepare_threshold is not None
+
+
+def is_alive(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
+    """Whether an idle connection is still connected, as far as this machine knows; costs no round trip.
+
+    A server that restarted has sent its goodbye: reading it here means the next statement is not sent into the void,
+    where nobody could say whether it ran.
+    """
+    if connection.closed:
+        return False
+    try:
+        connection.pgconn.consume_input()
+        while connection.pgconn.notifies():
+            pass
+    except psycopg.Error:
+        return False
+    return bool(connection.pgconn.status == psycopg.pq.ConnStatus.OK)
+
+
+# What may go away by itself: connection (08), resources (53), operator and shutdown (57), rollback for concurrency (40),
+# system (58), locks not available, a server that has become read-only.
+_TRANSIENT = ("08", "53", "57", "40", "58", "55P03", "25006")
+_MISSING = ("3F000", "42P01", "42883", "42703")
+
+
+def translated(error: psycopg.Error, dsn: Dsn | None = None) -> RotaError:
+    """The error in words: out of reach, without its tables, or truly a fault (then it says what PostgreSQL said)."""
+    state = error.sqlstate or ""
+    said = _without_secrets((error.diag.message_primary or str(error)).strip().rstrip("."), dsn)
+    where = f" ({dsn})" if dsn else ""
+    if state.startswith(_MISSING):
+        return SchemaMissing(f"The database{where} lacks what Rota needs: {said}. Run `rota migrate` on it.")
+    if state in ("28P01", "28000", "3D000"):
+        return InvalidDsn(f"PostgreSQL refused the address{where}: {said}. Check user, password and database name.")
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or state.startswith(_TRANSIENT):
+        if "password authentication failed" in said or ("database" in said and "does not exist" in said):
+            return InvalidDsn(f"PostgreSQL refused the address{where}: {said}. Check user, password and database name.")
+        return DatabaseUnavailable(
+            f"PostgreSQL{where} did not do it: {said}. Nothing is wrong with the call; check that the server is up and "
+            "reachable, then repeat it."
+        )
+    return RotaError(f"PostgreSQL refused a statement of Rota's: {said}")
+
+
+def _without_secrets(text: str, dsn: Dsn | None) -> str:
+    password = dsn.parameters.get("password") if dsn else None
+    return text.replace(password, "***") if password else text
+
+
+def check_fork(pid: int) -> None:
+    """Refuse to go on in a forked child with the parent's sockets."""
+    if pid != os.getpid():
+        raise ForkedProcess(
+            f"This Rota opened its connections in process {pid}, and is now used in its forked child {os.getpid()}. The two "
+            "would talk over the same sockets. Start it after the fork, or use the 'spawn' start method."
+        )

@@ -1,0 +1,99 @@
+"""Waking others up, and knowing whether we would hear it.
+
+NOTIFY is a hint: it may be lost with a connection, kept back by a pooler, or cost a busy server dearly. Polling is the
+truth, so a wake-up only makes work start sooner. Whether hints arrive is not assumed but probed: now and then we notify
+ourselves, and while that does not come back we poll more often.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+
+from rota.clock import boottime
+from rota.postgres.keys import channel
+from rota.postgres.query import Query, nothing, statement
+
+__all__ = ["Probe", "Throttle", "probe_channel", "wake", "wake_channel"]
+
+
+def wake_channel(schema: str) -> str:
+    """Where workers listen; the payload names a queue and is never trusted for more than looking there."""
+    return channel(schema, "wake")
+
+
+def probe_channel(schema: str, listener: str) -> str:
+    return channel(schema, f"probe/{listener}")
+
+
+WAKE = statement(
+    "wake",
+    "select pg_notify(%(channel)s, queue) from unnest(%(queues)s::text[]) as queue",
+)
+
+
+def wake(schema: str, queues: Iterable[str]) -> Query[None]:
+    """Tell the workers of these queues to look now."""
+    return WAKE.query({"channel": wake_channel(schema), "queues": sorted(set(queues))}, read=nothing)
+
+
+class Throttle:
+    """At most one wake-up per queue in a short window.
+
+    Commits that notify are serialised by PostgreSQL, so one per job would cap the whole database. A worker that was woken
+    looks again a few times with growing pauses, which is how it finds the jobs whose wake-up was left out here.
+    """
+
+    def __init__(self, window: float = 0.005) -> None:
+        self._window = window
+        self._last: dict[str, float] = {}
+
+    def admits(self, queue: str) -> bool:
+        now = boottime()
+        if now - self._last.get(queue, -1.0) < self._window:
+            return False
+        if len(self._last) > 10_000:
+            self._last.clear()
+        self._last[queue] = now
+        return True
+
+
+class Probe:
+    """Whether a message to ourselves comes back. `hears` is False from the first one that did not."""
+
+    def __init__(self, *, every: float = 10.0, patience: float = 2.0) -> None:
+        self._every = every
+        self._patience = patience
+        self._waiting_for: str | None = None
+        self._sent_at = float("-inf")
+        self.hears = False
+
+    def reset(self) -> None:
+        """A new connection has proved nothing yet."""
+        self._waiting_for = None
+        self._sent_at = float("-inf")
+        self.hears = False
+
+    def due(self) -> str | None:
+        """The message to send now, if one is due."""
+        pause = self._every if self.hears else self._patience
+        if boottime() - self._sent_at < pause:
+            return None
+        self._sent_at = boottime()
+        self._waiting_for = secrets.token_hex(8)
+        return self._waiting_for
+
+    def heard(self, message: str) -> bool:
+        """Take a message that arrived on the probe channel; True when hearing has just begun (again)."""
+        if message != self._waiting_for:
+            return False
+        self._waiting_for = None
+        began, self.hears = not self.hears, True
+        return began
+
+    def check(self) -> bool:
+        """True when hearing has just ended: the message sent is overdue."""
+        if self.hears and self._waiting_for is not None and boottime() - self._sent_at > self._patience:
+            self.hears = False
+            return True
+        return False

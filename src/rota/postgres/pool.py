@@ -1,0 +1,213 @@
+"""The app's own connections for short statements, in both colours, opened at first use.
+
+An async pool belongs to one event loop, so there is one per loop; sync callers share one. A pool of the user's is used
+as it is: its transactions, its limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.rows import TupleRow, tuple_row
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout, TooManyRequests
+
+from rota.errors import DatabaseUnavailable
+from rota.postgres.connection import Connector, check_fork, is_alive, translated
+from rota.postgres.dsn import Dsn
+from rota.postgres.query import Query, Steps
+
+__all__ = ["Database", "UserPool"]
+
+T = TypeVar("T")
+UserPool = AsyncConnectionPool[Any] | ConnectionPool[Any]
+
+# A caller who finds no connection free for this long learns it as an error rather than as a hang.
+_WAIT_SECONDS = 10.0
+
+
+class Database:
+    """Runs queries for callers of either colour. Open until closed; safe to use from any thread and any loop."""
+
+    def __init__(
+        self,
+        address: Callable[[], Dsn],
+        schema: str,
+        *,
+        size: int = 10,
+        pools: tuple[UserPool, ...] = (),
+        role: str = "app",
+    ) -> None:
+        self.schema = schema
+        self._address = address
+        self._size = size
+        self._role = role
+        self._user_async = next((p for p in pools if isinstance(p, AsyncConnectionPool)), None)
+        self._user_sync = next((p for p in pools if isinstance(p, ConnectionPool)), None)
+        self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[AsyncConnectionPool[Any]]] = (
+            WeakKeyDictionary()
+        )
+        self._sync: ConnectionPool[Any] | None = None
+        self._lock = threading.Lock()
+        self._pid: int | None = None
+
+    @property
+    def dsn(self) -> Dsn:
+        return self._address()
+
+    def connector(
+        self, role: str, *, settings: Mapping[str, str] | None = None, network: Mapping[str, str] | None = None
+    ) -> Connector:
+        """How to open a connection outside the pools, to the same place."""
+        return Connector(self._address(), role, settings or {}, network or {})
+
+    async def run(self, query: Query[T]) -> T:
+        """Run the query in a transaction of its own and return what it reads."""
+        return await self._with_connection(lambda connection: _execute(connection, self.schema, query))
+
+    async def run_steps(self, steps: Steps[T]) -> T:
+        """Run the queries of one step in one transaction."""
+        return await self._with_connection(lambda connection: _execute_steps(connection, self.schema, steps))
+
+    def run_sync(self, query: Query[T]) -> T:
+        return self._with_connection_sync(lambda connection: _execute_sync(connection, self.schema, query))
+
+    def run_steps_sync(self, steps: Steps[T]) -> T:
+        return self._with_connection_sync(lambda connection: _execute_steps_sync(connection, self.schema, steps))
+
+    async def close(self) -> None:
+        """Close what this loop and the sync callers opened. The next use opens it again."""
+        opening = self._async.pop(asyncio.get_running_loop(), None)
+        if opening is not None:
+            await (await opening).close()
+        await asyncio.to_thread(self.close_sync)
+
+    def close_sync(self) -> None:
+        with self._lock:
+            pool, self._sync = self._sync, None
+        if pool is not None:
+            pool.close()
+
+    async def _with_connection(self, use: Callable[[AsyncConnection[Any]], Awaitable[T]]) -> T:
+        self._check_fork()
+        try:
+            pool = self._user_async or await self._pool()
+            async with pool.connection(timeout=_WAIT_SECONDS) as connection:
+                return await use(connection)
+        except psycopg.Error as error:
+            raise self._translated(error) from error
+
+    def _with_connection_sync(self, use: Callable[[Connection[Any]], T]) -> T:
+        self._check_fork()
+        try:
+            pool = self._user_sync or self._pool_sync()
+            with pool.connection(timeout=_WAIT_SECONDS) as connection:
+                return use(connection)
+        except psycopg.Error as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: psycopg.Error) -> Exception:
+        if isinstance(error, PoolTimeout | TooManyRequests):
+            return DatabaseUnavailable(
+                f"No connection to PostgreSQL was free within {_WAIT_SECONDS:g} s: the server is out of reach, or all "
+                f"{self._size} connections of this app are in use. Check the server, or give Rota(pool_size=...) more."
+            )
+        return translated(error, None if self._user_async or self._user_sync else self._address())
+
+    def _check_fork(self) -> None:
+        if self._pid is None:
+            self._pid = os.getpid()
+        check_fork(self._pid)
+
+    async def _pool(self) -> AsyncConnectionPool[Any]:
+        loop = asyncio.get_running_loop()
+        opening = self._async.get(loop)
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+            # one opening per loop, however many callers come at once; a failed one is tried again by the next caller
+            opening = self._async[loop] = loop.create_task(self._open())
+        return await asyncio.shield(opening)
+
+    async def _open(self) -> AsyncConnectionPool[Any]:
+        # the address may start an embedded server, which takes a moment
+        connector = Connector(await asyncio.to_thread(self._address), self._role)
+        # a pool keeps the reason of a failed start to itself: ask once directly, so that the error says it
+        await (await connector.connect()).close()
+        pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
+            connector.conninfo,
+            kwargs={"autocommit": True, "prepare_threshold": 0},
+            configure=connector.prepare,
+            check=_check,
+            min_size=1,
+            max_size=self._size,
+            open=False,
+            name="rota",
+        )
+        await pool.open()
+        return pool
+
+    def _pool_sync(self) -> ConnectionPool[Any]:
+        with self._lock:
+            if self._sync is None:
+                connector = Connector(self._address(), self._role)
+                connector.connect_sync().close()
+                self._sync = ConnectionPool(
+                    connector.conninfo,
+                    kwargs={"autocommit": True, "prepare_threshold": 0},
+                    configure=connector.prepare_sync,
+                    check=_check_sync,
+                    min_size=1,
+                    max_size=self._size,
+                    open=True,
+                    name="rota-sync",
+                )
+            return self._sync
+
+
+async def _execute(connection: AsyncConnection[Any], schema: str, query: Query[T]) -> T:
+    async with connection.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(query.statement.sql(schema), query.params)
+        return query.read(await cursor.fetchall() if cursor.description else [])
+
+
+def _execute_sync(connection: Connection[Any], schema: str, query: Query[T]) -> T:
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        cursor.execute(query.statement.sql(schema), query.params)
+        return query.read(cursor.fetchall() if cursor.description else [])
+
+
+async def _execute_steps(connection: AsyncConnection[Any], schema: str, steps: Steps[T]) -> T:
+    async with connection.transaction():
+        answer: Any = None
+        while True:
+            try:
+                query = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            answer = await _execute(connection, schema, query)
+
+
+def _execute_steps_sync(connection: Connection[Any], schema: str, steps: Steps[T]) -> T:
+    with connection.transaction():
+        answer: Any = None
+        while True:
+            try:
+                query = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            answer = _execute_sync(connection, schema, query)
+
+
+async def _check(connection: AsyncConnection[TupleRow]) -> None:
+    if not is_alive(connection):
+        raise psycopg.OperationalError("the server closed this idle connection")
+
+
+def _check_sync(connection: Connection[TupleRow]) -> None:
+    if not is_alive(connection):
+        raise psycopg.OperationalError("the server closed this idle connection")

@@ -1,0 +1,104 @@
+"""A statement and its parameters as a value, run by one of two runners.
+
+A module writes each statement right above the function that gives it its parameters; whether that value is run by an
+async or a sync caller is decided elsewhere. The statement's name travels to the server in a comment, so that what an
+operator sees in `pg_stat_activity` is what a developer searches for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from textwrap import dedent
+from typing import Any, Generic, TypeVar
+
+from rota.errors import ConfigurationError
+
+__all__ = [
+    "Query",
+    "Row",
+    "Statement",
+    "Steps",
+    "identifier",
+    "many",
+    "nothing",
+    "one",
+    "one_or_none",
+    "scalar",
+    "statement",
+]
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+
+def identifier(name: str) -> str:
+    """The name quoted for SQL. Refuses what PostgreSQL would cut short or cannot hold."""
+    if not name or "\0" in name or len(name.encode("utf-8", "surrogatepass")) > 63 or _has_surrogate(name):
+        raise ConfigurationError(
+            f"{name!r} cannot name anything in PostgreSQL: a name has 1 to 63 bytes of UTF-8 and no NUL character."
+        )
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _has_surrogate(text: str) -> bool:
+    return re.search(r"[\ud800-\udfff]", text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL with `{schema}` as the only thing composed in, always as a quoted identifier."""
+
+    name: str
+    text: str
+
+    def query(self, params: Mapping[str, Any] | None = None, *, read: Callable[[Sequence[Row]], T]) -> Query[T]:
+        return Query(self, params, read)
+
+    def sql(self, schema: str) -> str:
+        return _rendered(self.name, self.text, schema)
+
+
+@lru_cache(maxsize=2048)
+def _rendered(name: str, text: str, schema: str) -> str:
+    # a quoted schema may itself hold a percent sign, which the driver would take for a parameter
+    return f"/* rota:{name} */ " + text.replace("{schema}", identifier(schema).replace("%", "%%"))
+
+
+@dataclass(frozen=True, slots=True)
+class Query(Generic[T]):
+    """A statement with its parameters, and how to read what comes back."""
+
+    statement: Statement
+    params: Mapping[str, Any] | None
+    read: Callable[[Sequence[Row]], T]
+
+
+#: Several queries that make one step in one transaction: yields each query and receives what it read.
+Steps = Generator[Query[Any], Any, T]
+
+
+def statement(name: str, text: str) -> Statement:
+    return Statement(name, dedent(text).strip())
+
+
+def many(build: Callable[..., T]) -> Callable[[Sequence[Row]], list[T]]:
+    return lambda rows: [build(*row) for row in rows]
+
+
+def one(build: Callable[..., T]) -> Callable[[Sequence[Row]], T]:
+    return lambda rows: build(*rows[0])
+
+
+def one_or_none(build: Callable[..., T]) -> Callable[[Sequence[Row]], T | None]:
+    return lambda rows: build(*rows[0]) if rows else None
+
+
+def scalar(rows: Sequence[Row]) -> Any:
+    return rows[0][0] if rows else None
+
+
+def nothing(rows: Sequence[Row]) -> None:
+    return None

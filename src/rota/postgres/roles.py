@@ -1,0 +1,52 @@
+"""The three roles with least privilege: who enqueues, who works, who looks.
+
+Group roles without login, named after the schema (`rota_enqueue`, `rota_worker`, `rota_read`); grant them to the roles
+your programs log in as. Idempotent; run again after each migration.
+"""
+
+from __future__ import annotations
+
+from rota.postgres.query import identifier
+
+__all__ = ["roles_sql"]
+
+_CREATE = """
+do $rota_roles$
+begin
+    if not exists (select from pg_roles where rolname = {literal}) then
+        create role {role} nologin;
+    end if;
+end
+$rota_roles$;
+grant usage on schema {schema} to {role};
+"""
+
+# may add a job and learn its id; cannot read anyone's arguments
+_ENQUEUE = """
+grant insert on {schema}.jobs to {role};
+grant select (id, queue, task, state, priority, created_at, due_at) on {schema}.jobs to {role};
+grant execute on function {schema}.now(), {schema}.enqueue(text, jsonb, text, integer, timestamptz, text[]) to {role};
+"""
+
+_WORKER = """
+grant select, insert, update, delete on {schema}.jobs, {schema}.members to {role};
+grant select, insert, update, delete on {schema}.history, {schema}.attempts, {schema}.dead to {role};
+grant select on {schema}.meta, {schema}.migrations to {role};
+grant execute on all functions in schema {schema} to {role};
+"""
+
+_READ = """
+grant select on all tables in schema {schema} to {role};
+grant execute on function {schema}.now() to {role};
+"""
+
+
+def roles_sql(schema: str) -> str:
+    """The statements that create the roles of this schema and give them what they need."""
+    parts = []
+    for name, grants in (("enqueue", _ENQUEUE), ("worker", _WORKER), ("read", _READ)):
+        role = f"{schema}_{name}"
+        literal = "'" + role.replace("'", "''") + "'"
+        text = (_CREATE + grants).replace("{role}", identifier(role)).replace("{literal}", literal)
+        parts.append(text.replace("{schema}", identifier(schema)))
+    return "".join(parts).lstrip()

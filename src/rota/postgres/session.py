@@ -1,0 +1,74 @@
+"""A connection kept for one purpose, opened again when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+
+from rota.errors import DatabaseUnavailable
+from rota.postgres.connection import Connector, check_fork, is_direct, translated
+from rota.postgres.query import Query
+
+__all__ = ["Session"]
+
+T = TypeVar("T")
+
+
+class Session:
+    """One dedicated connection. Statements run one at a time; after a failure the next one connects anew."""
+
+    def __init__(self, connector: Connector, schema: str, *, deadline: float = 30.0) -> None:
+        self._connector = connector
+        self._schema = schema
+        self._deadline = deadline
+        self._connection: AsyncConnection[TupleRow] | None = None
+        self._lock = asyncio.Lock()
+        self._pid = os.getpid()
+
+    async def run(self, query: Query[T]) -> T:
+        """Run the query in a transaction of its own. Raises DatabaseUnavailable when its outcome is not known."""
+        async with self._lock:
+            try:
+                async with asyncio.timeout(self._deadline):
+                    connection = await self._connected()
+                    cursor = await connection.execute(query.statement.sql(self._schema), query.params)
+                    rows = await cursor.fetchall() if cursor.description else []
+            except psycopg.Error as error:
+                if self._connection is not None and self._connection.closed:
+                    self._connection = None
+                raise translated(error, self._connector.dsn) from error
+            except TimeoutError as error:
+                await self._drop()
+                raise DatabaseUnavailable(
+                    f"PostgreSQL did not answer {query.statement.name!r} within {self._deadline:g} s; the connection was given up."
+                ) from error
+            except asyncio.CancelledError:
+                # the statement may be half-way: its connection cannot be used for another
+                await self._drop()
+                raise
+        return query.read(rows)
+
+    async def is_direct(self) -> bool:
+        """Whether the session is ours alone, or a transaction pooler stands in between."""
+        async with self._lock:
+            return is_direct(await self._connected())
+
+    async def close(self) -> None:
+        async with self._lock:
+            await self._drop()
+
+    async def _connected(self) -> AsyncConnection[TupleRow]:
+        check_fork(self._pid)
+        if self._connection is None or self._connection.closed:
+            self._connection = await self._connector.connect()
+        return self._connection
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()

@@ -1,0 +1,56 @@
+"""A worker as a process: signals in, exit code out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from rota.app import Rota
+
+__all__ = ["run_worker"]
+
+
+def run_worker(app: Rota, *, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float) -> None:
+    """Work until a signal, or with `drain` until there is nothing left. The second signal stops waiting for bodies."""
+    asyncio.run(_work(app, queues, concurrency, drain, grace))
+    _leave_stuck_threads()
+
+
+async def _work(app: Rota, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float) -> None:
+    loop = asyncio.get_running_loop()
+    working = loop.create_task(app.work(queues, concurrency, drain, grace=grace))
+
+    def stop() -> None:
+        if not app.stop():
+            working.cancel()  # still starting: there is nothing to drain yet
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+    finally:
+        await app.close()
+
+
+def _leave_stuck_threads() -> None:
+    """A body in a thread cannot be stopped, and its job was handed back: do not wait for it at exit."""
+    stuck = [thread for thread in threading.enumerate() if thread.name.startswith("rota-task") and not thread.daemon]
+    if any(_in_a_body(thread) for thread in stuck):
+        logging.getLogger("rota").warning("%d thread(s) are still in a task's body; leaving without them", len(stuck))
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _in_a_body(thread: threading.Thread) -> bool:
+    """Idle pool threads end by themselves once their pool is shut down; one in a body does not."""
+    thread.join(timeout=0.05)
+    return thread.is_alive()

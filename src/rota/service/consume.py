@@ -1,0 +1,272 @@
+"""Claim, run, settle: how any kind of claimable work is consumed. No SQL here; a source knows where the work comes from.
+
+    claim ──▶ ready ──▶ running ──▶ unsettled ──▶ settle
+              (bounded)  (concurrency)  (bounded)    (batches)
+
+Work is claimed in batches, ahead of its need only as far as it can run within moments: what waits in this process is
+work that no idle peer can have, so what turns out to wait longer is handed back. Outcomes are settled in batches too: at
+once when nothing else is going on, a little later while more are coming. Until a batch is durable its outcomes stay here,
+also while the database is away; nothing new is started when too many wait.
+
+Stopping has one order: claim no more; let what runs finish until the deadline, then cancel it; hand back what never
+started and what was cancelled; settle what finished. Nothing is dropped on the way: what could not be written in time is
+left to rescue, and that is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from rota.clock import Deadline, boottime
+from rota.errors import DatabaseUnavailable
+from rota.facts import DatabaseBack, DatabaseLost, Drained, Facts
+
+__all__ = ["Consumer", "Source"]
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+ItemInvariant = TypeVar("ItemInvariant")
+OutcomeIn = TypeVar("OutcomeIn", contravariant=True)
+Result = TypeVar("Result")
+
+# Claim ahead what will be started in this time: a few round trips to the database, so that it is never waited for.
+_AHEAD_SECONDS = 0.03
+_AHEAD_LIMIT = 1000
+# What is ready but will not start within this time is handed back: the work was slower than its predecessors.
+_STALE_SECONDS = 0.5
+# Outcomes gather while more work is at hand, up to this many or this long.
+_SETTLE_BATCH = 500
+_SETTLE_SECONDS = 0.005
+_UNSETTLED_LIMIT = 5000
+# What a stop may take beyond its deadline to write down what it knows.
+_LAST_WORDS_SECONDS = 5.0
+
+
+class Source(Protocol[ItemInvariant, OutcomeIn]):
+    """Where work comes from and where its outcomes go. Each call raises DatabaseUnavailable when it must be repeated."""
+
+    async def claim(self, limit: int) -> Sequence[ItemInvariant]: ...
+
+    async def wait_for_more(self) -> None:
+        """Return when a claim may find something: after a wake-up, at a due time, or at the next poll."""
+
+    async def settle(self, outcomes: Sequence[OutcomeIn]) -> None: ...
+
+    async def hand_back(self, items: Sequence[ItemInvariant]) -> None: ...
+
+
+class Consumer(Generic[Item, Outcome]):
+    """Consumes one source, from `start` until it is drained."""
+
+    def __init__(
+        self,
+        source: Source[Item, Outcome],
+        run: Callable[[Item], Awaitable[Outcome]],
+        *,
+        concurrency: int,
+        facts: Facts,
+        part: str,
+    ) -> None:
+        self._source = source
+        self._run_item = run
+        self._concurrency = concurrency
+        self._facts = facts
+        self._part = part
+        self._ready: deque[Item] = deque()
+        self._running: dict[asyncio.Task[None], Item] = {}
+        self._unsettled: list[Outcome] = []
+        self._settling = 0
+        self._rate = _Rate()
+        self._room = asyncio.Event()
+        self._batch = asyncio.Event()
+        self._batch_full = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+        self.finished = 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing ready, running or unsettled."""
+        return not (self._ready or self._running or self._unsettled or self._settling)
+
+    async def wait_idle(self) -> None:
+        while not self.idle:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+    def start(self) -> None:
+        self._loops = [asyncio.create_task(loop) for loop in (self._claim(), self._settle(), self._hand_back_stale())]
+
+    async def failure(self) -> None:
+        """Return never, or raise what made a loop give up."""
+        done, _ = await asyncio.wait(self._loops, return_when=asyncio.FIRST_EXCEPTION)
+        for loop in done:
+            loop.result()
+
+    async def drain(self, deadline: Deadline) -> None:
+        """Stop in the one order that loses nothing."""
+        claiming, settling, handing_back = self._loops
+        await _cancelled(claiming, handing_back)
+        unstarted = list(self._ready)
+        self._ready.clear()
+        if self._running:
+            await asyncio.wait(self._running, timeout=deadline.left)
+        unfinished = await self._cancel_running()
+        abandoned = 0
+        try:
+            async with asyncio.timeout(max(deadline.left, _LAST_WORDS_SECONDS)):
+                # also when there is nothing to name: a claim cut off by the stop may have taken something
+                await self._until_done("hand back", lambda: self._source.hand_back([*unstarted, *unfinished]))
+                await self.wait_idle()
+        except TimeoutError:
+            abandoned = len(unstarted) + len(unfinished) + len(self._unsettled)
+        await _cancelled(settling)
+        self._facts.emit(Drained(self.finished, len(unstarted) + len(unfinished), abandoned))
+
+    def hurry(self) -> None:
+        """End the wait for running items: cancel them now; the drain under way hands them back."""
+        for task in self._running:
+            task.cancel()
+
+    def drop(self) -> None:
+        """Forget everything held: its claims are void. Bodies are cancelled; a late outcome is still tried, and refused."""
+        self._ready.clear()
+        tasks = list(self._running)
+        self._running.clear()
+        for task in tasks:
+            task.cancel()
+        self._note_change()
+
+    async def _claim(self) -> None:
+        while True:
+            wanted = self._wanted()
+            if wanted <= 0:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            items = await self._until_done("claim", lambda n=wanted: self._source.claim(n))  # type: ignore[misc]
+            self._ready.extend(items)
+            self._start_ready()
+            if len(items) < wanted:
+                await self._source.wait_for_more()
+
+    def _wanted(self) -> int:
+        """How many to claim now: free slots, and what the next moments will need."""
+        if len(self._unsettled) > _UNSETTLED_LIMIT:
+            return 0
+        ahead = min(_AHEAD_LIMIT, int(self._rate.per_second() * _AHEAD_SECONDS))
+        missing = self._concurrency - len(self._running) + ahead - len(self._ready)
+        # with enough at hand, wait until a fair batch is missing rather than claim one by one
+        return missing if missing * 2 >= ahead else 0
+
+    def _start_ready(self) -> None:
+        while self._ready and len(self._running) < self._concurrency and len(self._unsettled) <= _UNSETTLED_LIMIT:
+            item = self._ready.popleft()
+            self._running[asyncio.create_task(self._run_one(item))] = item
+
+    async def _run_one(self, item: Item) -> None:
+        outcome = await self._run_item(item)
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.pop(task, None)
+        self.finished += 1
+        self._rate.count()
+        self._unsettled.append(outcome)
+        self._batch.set()
+        self._start_ready()
+        self._note_change()
+
+    async def _settle(self) -> None:
+        while True:
+            await self._batch.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SETTLE_SECONDS):
+                    await self._batch_full.wait()
+            batch, self._unsettled = self._unsettled, []
+            self._settling = len(batch)
+            self._batch.clear()
+            self._batch_full.clear()
+            try:
+                await self._until_done("settle", lambda batch=batch: self._source.settle(batch))  # type: ignore[misc]
+            except BaseException:
+                self._unsettled = [*batch, *self._unsettled]
+                raise
+            finally:
+                self._settling = 0
+            self._start_ready()
+            self._note_change()
+
+    async def _hand_back_stale(self) -> None:
+        while True:
+            await asyncio.sleep(_STALE_SECONDS)
+            soon = int(self._rate.per_second() * _STALE_SECONDS)
+            stale = [self._ready.pop() for _ in range(len(self._ready) - soon)]
+            if stale:
+                await self._until_done("hand back", lambda stale=stale: self._source.hand_back(stale))  # type: ignore[misc]
+
+    async def _cancel_running(self) -> list[Item]:
+        tasks = list(self._running)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            # a body that ignores its cancellation is not waited for: its item is handed back, which voids its token
+            await asyncio.wait(tasks, timeout=0.5)
+        return [self._running.pop(task) for task in tasks if task in self._running]
+
+    def _note_change(self) -> None:
+        """Wake whoever waits for room, for a full batch, or for quiet."""
+        if self._unsettled and (len(self._unsettled) >= _SETTLE_BATCH or not (self._ready or self._running)):
+            self._batch_full.set()
+        if not self._room.is_set() and self._wanted() > 0:
+            self._room.set()
+        if self.idle:
+            self._quiet.set()
+
+    async def _until_done(self, part: str, call: Callable[[], Awaitable[Result]]) -> Result:
+        """Repeat the call while the database is away, saying so once when it goes and once when it is back."""
+        failures = 0
+        while True:
+            try:
+                result = await call()
+            except DatabaseUnavailable as error:
+                if failures == 0:
+                    self._facts.emit(DatabaseLost(f"{self._part}: {part}", str(error)))
+                await asyncio.sleep(min(1.0, 0.05 * 2**failures) * random.uniform(0.5, 1.0))
+                failures = min(failures + 1, 10)
+                continue
+            if failures:
+                self._facts.emit(DatabaseBack(f"{self._part}: {part}"))
+            return result
+
+
+async def _cancelled(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+class _Rate:
+    """Items finished per second over the last moments; falls to nothing when nothing finishes."""
+
+    def __init__(self, window: float = 0.1) -> None:
+        self._window = window
+        self._count = 0
+        self._since = boottime()
+        self._last = 0.0
+
+    def count(self) -> None:
+        self._count += 1
+        passed = boottime() - self._since
+        if passed >= self._window:
+            self._last = self._count / passed
+            self._count = 0
+            self._since = boottime()
+
+    def per_second(self) -> float:
+        passed = boottime() - self._since
+        return self._last if passed < 2 * self._window else self._count / passed
