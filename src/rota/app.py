@@ -14,7 +14,7 @@ from rota.embedded import shared_server
 from rota.errors import ConfigurationError
 from rota.facts import Facts
 from rota.jobs.definition import Package
-from rota.jobs.enqueue import check_name, enqueue, enqueue_many
+from rota.jobs.enqueue import check_name, enqueue, enqueue_many, in_batches
 from rota.jobs.inline import run_inline, run_inline_sync
 from rota.jobs.job import Job, NewJob
 from rota.jobs.queue import Jobs
@@ -26,14 +26,12 @@ from rota.postgres.dsn import Dsn
 from rota.postgres.identity import adopt, check_identity, compare_identity
 from rota.postgres.notify import Throttle
 from rota.postgres.pool import Database, UserPool
+from rota.postgres.query import Steps
 from rota.postgres.schema import Migration, applied_migrations, check_schema, migrate, migration_files
 from rota.release import RELEASE
 from rota.settings import Settings, read_settings
 
 __all__ = ["Rota"]
-
-# Rows per statement: large enough to be fast, small enough that one statement stays well under its deadline.
-_ENQUEUE_BATCH = 5000
 
 # The control session must notice silence sooner than anyone may act on it: within the lease's margin.
 _CONTROL_NETWORK = {
@@ -124,13 +122,13 @@ class Rota:
         jobs = _checked(new)
         if self._inline:
             return [await run_inline(job, self.tasks) for job in jobs]
-        return await self.database.run_steps(_in_batches(jobs, self.settings.schema, self.jobs)) if jobs else []
+        return await self.database.run_steps(_steps(jobs, self.settings.schema, self.jobs)) if jobs else []
 
     def enqueue_many_sync(self, new: Iterable[NewJob]) -> list[Job[Any]]:
         jobs = _checked(new)
         if self._inline:
             return [run_inline_sync(job, self.tasks) for job in jobs]
-        return self.database.run_steps_sync(_in_batches(jobs, self.settings.schema, self.jobs)) if jobs else []
+        return self.database.run_steps_sync(_steps(jobs, self.settings.schema, self.jobs)) if jobs else []
 
     @contextlib.contextmanager
     def inline(self) -> Iterator[None]:
@@ -276,10 +274,10 @@ def _checked(new: Iterable[NewJob]) -> list[NewJob]:
     return jobs
 
 
-def _in_batches(jobs: list[NewJob], schema: str, app: Jobs) -> Any:
+def _steps(jobs: list[NewJob], schema: str, app: Jobs) -> Steps[list[Job[Any]]]:
     added: list[Job[Any]] = []
-    for start in range(0, len(jobs), _ENQUEUE_BATCH):
-        added += yield enqueue_many(jobs[start : start + _ENQUEUE_BATCH], schema, app)
+    for batch in in_batches(jobs):
+        added += yield enqueue_many(batch, schema, app)
     return added
 
 

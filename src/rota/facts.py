@@ -155,14 +155,14 @@ class JobSucceeded(Fact):
 
 @dataclass(frozen=True, slots=True)
 class JobFailed(Fact):
-    """An attempt failed. `retry_in` is None when it was the last and the job is dead."""
+    """An attempt failed, and that is on record. `retry_in` is None when it was the last and the job is dead."""
 
     job: int
     task: str
     queue: str
     attempt: int
     seconds: float
-    error: BaseException
+    error: BaseException | None
     retry_in: float | None
 
 

@@ -138,7 +138,8 @@ class Tools:
     @staticmethod
     def write_row(url: str) -> None:
         with psycopg.connect(url) as connection:
-            connection.execute("create table if not exists kept (name text)")
+            connection.execute("drop table if exists kept")
+            connection.execute("create table kept (name text)")
             connection.execute("insert into kept values ('here')")
 
     @staticmethod
@@ -168,11 +169,8 @@ def programs() -> Iterator[Callable[..., Program]]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with data, to be copied: initdb is most of a first start."""
-    home = tmp_path_factory.mktemp("cluster") / "home"
-    with EmbeddedServer(home):
-        pass
-    return home
+    """Where a home with data waits for its next test: initdb is most of a first start."""
+    return tmp_path_factory.mktemp("cluster") / "home"
 
 
 @pytest.fixture
@@ -188,10 +186,16 @@ def fresh(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def home(fresh: Path, cluster: Path) -> Path:
-    """A home with data that was properly stopped."""
-    subprocess.run(["cp", "-a", cluster, fresh], check=True)
-    return fresh
+def home(fresh: Path, cluster: Path) -> Iterator[Path]:
+    """A home with data. A test that spoils it need only not put it back where it was."""
+    if not cluster.exists():
+        with EmbeddedServer(cluster):
+            pass
+    cluster.rename(fresh)
+    yield fresh
+    Tools.nothing_runs(fresh)
+    if fresh.exists():
+        fresh.rename(cluster)
 
 
 @pytest.fixture(scope="session")

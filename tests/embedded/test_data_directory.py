@@ -27,6 +27,7 @@ def test_a_path_with_unusual_letters_works(home: Path, tools: Any, name: str) ->
         assert tools.ask(server.start(), "show data_directory") == str(strange / "data")
 
     assert tools.processes_of(strange) == []
+    strange.rename(home)
 
 
 def test_a_very_long_path_works_and_its_socket_is_private(home: Path, tools: Any) -> None:
@@ -41,6 +42,7 @@ def test_a_very_long_path_works_and_its_socket_is_private(home: Path, tools: Any
         assert folder.stat().st_mode & 0o777 == 0o700
 
     assert not folder.exists()
+    deep.rename(home)
 
 
 def test_a_socket_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
@@ -85,11 +87,12 @@ def test_data_without_binaries_that_fit_are_refused_and_left_alone(
     ):
         EmbeddedServer(home, binaries=installed).start()
     (home / "data" / "PG_VERSION").write_text("12\n")
+    home.rename(spoiled := home.with_name("spoiled"))
     with pytest.raises(DataDirectoryError, match=rf"(?s)by PostgreSQL 12 .*wheel is PostgreSQL {wheel.version}"):
-        EmbeddedServer(home).start()
+        EmbeddedServer(spoiled).start()
 
-    assert (home / "data" / "global" / "pg_control").exists()
-    assert not status(home).running
+    assert (spoiled / "data" / "global" / "pg_control").exists()
+    assert not status(spoiled).running
 
 
 def test_missing_binaries_are_an_error_that_says_what_to_install(
@@ -177,10 +180,10 @@ def test_a_disk_too_small_for_initdb_is_named_in_the_error(small_disk: Path, too
 
 @pytest.mark.parametrize("leave", [0, 4096])
 def test_a_disk_that_filled_up_is_named_in_the_error_and_nothing_is_lost(
-    small_disk: Path, cluster: Path, tools: Any, leave: int
+    small_disk: Path, home: Path, tools: Any, leave: int
 ) -> None:
+    subprocess.run(["cp", "-a", home, small_disk], check=True)
     home = small_disk / "home"
-    subprocess.run(["cp", "-a", cluster, home], check=True)
     with EmbeddedServer(home) as server:
         tools.write_row(server.start())
     fill(small_disk, leave=leave)

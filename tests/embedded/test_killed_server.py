@@ -74,7 +74,8 @@ def test_a_killed_server_is_started_again_at_the_same_address(home: Path, tools:
 
         tools.kill_all([before.postmaster])
 
-        tools.eventually(lambda: status(home).running and status(home).postmaster != before.postmaster)
+        tools.eventually(lambda: status(home).postmaster != before.postmaster)
+        assert used.start() == url
         assert tools.ask(url, "select count(*) from kept") == 1
         assert status(home).keeper == before.keeper
         busy.join(20)

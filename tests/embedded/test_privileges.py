@@ -142,27 +142,30 @@ def test_an_ordinary_user_runs_the_server_and_root_joins_as_that_user(
 
 def test_another_users_home_is_refused_with_words(as_root: None, home: Path, open_folder: Path, programs: Any) -> None:
     moved = open_folder / "home"
-    shutil.move(home, moved)
+    home.rename(moved)
     stranger = programs(moved, python=readable_python(), user=NOBODY)
 
     answer = stranger.answer()
 
     assert answer["error"] == "DataDirectoryError"
     assert "belongs to another user" in answer["message"]
+    moved.rename(home)
 
 
 def test_the_socket_is_closed_to_other_users_even_in_an_open_home(
-    as_root: None, open_folder: Path, cluster: Path, installed: Binaries, tools: Any
+    as_root: None, open_folder: Path, home: Path, installed: Binaries
 ) -> None:
-    home = open_folder / "home"
-    subprocess.run(["cp", "-a", cluster, home], check=True)
-    home.chmod(0o755)
+    opened = open_folder / "home"
+    home.rename(opened)
+    opened.chmod(0o755)
 
-    with EmbeddedServer(home) as server:
+    with EmbeddedServer(opened) as server:
         stranger = as_nobody([installed.psql, server.start(), "-c", "select 1"])
 
     assert stranger.returncode != 0
     assert "Permission denied" in stranger.stderr
+    opened.rename(home)
+    home.chmod(0o700)
 
 
 def test_a_user_without_an_account_can_run_the_server(

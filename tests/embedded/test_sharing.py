@@ -56,7 +56,7 @@ def test_eight_programs_starting_at_the_same_instant_get_one_server(fresh: Path,
 
 
 def test_a_program_that_arrives_while_the_server_stops_gets_a_new_one(home: Path, programs: Any, tools: Any) -> None:
-    for _ in range(5):
+    for _ in range(3):
         leaving = programs(home)
         leaving.answer()
         leaving.process.stdin.close()

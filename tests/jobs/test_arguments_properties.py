@@ -78,7 +78,8 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 floats = st.floats(allow_nan=False, allow_infinity=False)
 decimals = st.decimals(allow_nan=False, allow_infinity=False)
 offsets = st.builds(timezone, st.timedeltas(timedelta(hours=-23), timedelta(hours=23)))
-datetimes = st.datetimes(timezones=offsets)
+whole_offsets = st.builds(timezone, st.integers(-1000, 1000).map(lambda minutes: timedelta(minutes=minutes)))
+datetimes = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=offsets | whole_offsets)
 instants = st.datetimes(timezones=st.just(UTC))
 addresses = st.builds(Address, texts, st.dates(), st.none() | st.integers())
 plain = st.recursive(
@@ -97,7 +98,7 @@ KEYS: list[Kind] = [
     (bytes, st.binary(max_size=20)),
     (datetime, datetimes),
     (date, st.dates()),
-    (time, st.times()),
+    (time, st.times(timezones=st.none() | whole_offsets)),
     (timedelta, st.timedeltas()),
     (UUID, st.uuids()),
     (Decimal, decimals),

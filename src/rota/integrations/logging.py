@@ -63,7 +63,7 @@ def words(fact: Fact) -> Words | None:
             then = "it is dead" if retry_in is None else f"next attempt in {retry_in:.1f} s"
             return (
                 logging.WARNING,
-                f"job {job} ({task}) failed in attempt {attempt}: {type(error).__name__}: {error}; {then}",
+                f"job {job} ({task}) failed in attempt {attempt}: {_brief(error)}; {then}",
             )
         case facts.JobLost(job, task, _, attempt, member, dead):
             then = "it is dead, having taken too many processes with it" if dead else "it is queued again"
@@ -93,8 +93,13 @@ def set_up_logging(level: int = logging.INFO) -> None:
 def _log(fact: Fact) -> None:
     said = words(fact)
     if said is not None and logger.isEnabledFor(said[0]):
+        # the trace of an error that will be retried is on record; that of the last one is worth reading here
         error = fact.error if isinstance(fact, facts.JobFailed) and fact.retry_in is None else None
-        logger.log(said[0], said[1], exc_info=error if isinstance(error, BaseException) else None, extra={"fact": fact})
+        logger.log(said[0], said[1], exc_info=error, extra={"fact": fact})
+
+
+def _brief(error: BaseException | None) -> str:
+    return "its outcome could not be stored" if error is None else f"{type(error).__name__}: {error}"
 
 
 def _reason(reason: str) -> str:

@@ -9,6 +9,7 @@ wake-up, after a short batch, and now and then, since a late commit or a retry m
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ CLAIM = statement(
     ))
       -- an ended member may not take anything: nobody would know that it has it
       and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
-    returning job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args, job.token
+    returning job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token
     """,
 )
 
@@ -161,8 +162,14 @@ def claim(
             "token": token,
             "member": member,
         },
-        read=many(ClaimedJob),
+        read=many(_claimed),
     )
+
+
+def _claimed(
+    id: JobId, queue: str, task: str, priority: int, attempt: int, losses: int, due_at: datetime, args: str, token: int
+) -> ClaimedJob:
+    return ClaimedJob(id, queue, task, priority, attempt, losses, due_at, json.loads(args), token)
 
 
 GIVE_BACK_CLAIM = statement(

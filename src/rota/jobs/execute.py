@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread
 import contextvars
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
 from typing import Any
 
 from rota.errors import RotaError
-from rota.facts import Facts, JobFailed, JobSucceeded
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.definition import Task
 from rota.jobs.job import RunningJob, running
 from rota.jobs.settle import MESSAGE_LIMIT, TRACE_LIMIT, Buried, Failure, Outcome, Retried, Succeeded
 
 __all__ = ["Executor"]
+
+_OUR_FILES = (__file__, concurrent.futures.thread.__file__, asyncio.timeouts.__file__)
 
 
 class Executor:
@@ -29,12 +32,10 @@ class Executor:
         *,
         threads: int,
         scope: str,
-        facts: Facts,
         stopping: Callable[[], bool],
     ) -> None:
         self._tasks = tasks
         self._scope = scope
-        self._facts = facts
         self._stopping = stopping
         self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rota-task")
 
@@ -67,10 +68,7 @@ class Executor:
             return self._failed(task, job, ended, time.perf_counter() - started)
         finally:
             running.reset(token)
-        took = time.perf_counter() - started
-        if self._facts.wanted(JobSucceeded):
-            self._facts.emit(JobSucceeded(job.id, job.task, job.queue, job.attempt, took))
-        return Succeeded(job, result, took)
+        return Succeeded(job, result, time.perf_counter() - started)
 
     def close(self) -> bool:
         """Take no more; False when a thread is still in a body that cannot be stopped."""
@@ -97,7 +95,6 @@ class Executor:
         except Exception as broken:  # the user's backoff function; its fault is told along with the body's
             broken.__cause__ = error
             error, pause = broken, None
-        self._facts.emit(JobFailed(job.id, job.task, job.queue, job.attempt, took, error, pause))
         failure = _failure(error)
         return Buried(job, failure, took) if pause is None else Retried(job, failure, took, pause)
 
@@ -114,10 +111,21 @@ def _failure(error: BaseException) -> Failure:
         if kind.__module__ in ("builtins", "rota.errors")
         else f"{kind.__module__}.{kind.__qualname__}"
     )
-    trace = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(kind, error, _own_frames(error.__traceback__)))
     return Failure(
-        _storable(name, 500), _storable(_text(error), MESSAGE_LIMIT), _storable(trace[-TRACE_LIMIT:], TRACE_LIMIT)
+        _storable(name, 500),
+        _storable(_text(error), MESSAGE_LIMIT),
+        _storable(trace[-TRACE_LIMIT:], TRACE_LIMIT),
+        error,
     )
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The trace from the body on: how we came to call it helps nobody who reads it."""
+    own = trace
+    while own is not None and own.tb_frame.f_code.co_filename in _OUR_FILES:
+        own = own.tb_next
+    return own or trace
 
 
 def _text(error: BaseException) -> str:

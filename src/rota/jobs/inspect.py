@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from rota.errors import ConfigurationError
 from rota.jobs.job import AttemptError, Job, JobId, Waiter
-from rota.postgres.query import Query, Row, scalar, statement
+from rota.postgres.query import Query, Row, many, scalar, statement
 
-__all__ = ["STATES", "count_jobs", "get_job", "held_by_member", "ledger", "list_jobs"]
+__all__ = [
+    "STATES",
+    "TakenOver",
+    "count_jobs",
+    "database_time",
+    "get_job",
+    "held_by_member",
+    "ledger",
+    "list_jobs",
+    "succeeded_by_member",
+    "taken_over_from",
+]
 
 STATES = ("queued", "blocked", "running", "succeeded", "dead", "cancelled")
 
@@ -182,6 +194,79 @@ COUNT = statement(
 def count_jobs(state: str | None = None) -> Query[int]:
     """How many live jobs there are, of all states or of one."""
     return COUNT.query({"state": state}, read=scalar)
+
+
+SUCCEEDED = statement(
+    "succeeded_by_member",
+    """
+    select coalesce(jsonb_object_agg(done.member, done.jobs), '{}')
+    from (
+        select member, count(*) as jobs
+        from {schema}.history
+        where state = 'succeeded' and member is not null
+        group by member
+    ) as done
+    """,
+)
+
+
+def succeeded_by_member() -> Query[dict[str, int]]:
+    """How many jobs of the history each member brought to success. Reads all of it, like the ledger."""
+    return SUCCEEDED.query(read=scalar)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """A job that went down with a member: when that was on record, and when and by whom it was started again, if it was."""
+
+    id: JobId
+    task: str
+    lost_at: datetime
+    started_at: datetime | None
+    member: UUID | None
+
+
+TAKEN_OVER = statement(
+    "taken_over_from",
+    """
+    select lost.job_id, coalesce(job.task, done.task, dead.task), lost.finished_at, again.started_at, again.member
+    from {schema}.attempts as lost
+    left join {schema}.jobs as job on job.id = lost.job_id
+    left join {schema}.history as done on done.id = lost.job_id
+    left join {schema}.dead as dead on dead.id = lost.job_id
+    left join lateral (
+        select next.started_at, next.member
+        from (
+            select attempt, started_at, member from {schema}.attempts where job_id = lost.job_id
+            union all
+            select done.attempt, done.started_at, done.member
+            union all
+            -- a running attempt is on no record yet: it began when it was claimed, or a moment later
+            select job.attempt, job.claimed_at, job.member
+        ) as next
+        where next.attempt > lost.attempt
+          and next.started_at is not null
+        order by next.attempt
+        limit 1
+    ) as again on true
+    where lost.member = %(member)s
+      and lost.outcome = 'lost'
+    order by lost.job_id, lost.attempt
+    """,
+)
+
+
+def taken_over_from(member: UUID) -> Query[list[TakenOver]]:
+    """What became of the jobs that were lost with a member. Reads all attempts on record."""
+    return TAKEN_OVER.query({"member": member}, read=many(TakenOver))
+
+
+TIME = statement("database_time", "select {schema}.now()")
+
+
+def database_time() -> Query[datetime]:
+    """The clock that attempts and settled jobs are stamped by."""
+    return TIME.query(read=scalar)
 
 
 def _job(row: Row, app: Waiter | None) -> Job[Any]:

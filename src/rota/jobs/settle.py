@@ -8,10 +8,11 @@ dead letters) or void: the claim ended, someone else has the job, and the attemp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.job import JobId
+from rota.postgres.arrays import numbers
 from rota.postgres.query import Query, Row, statement
 
 __all__ = [
@@ -39,6 +40,7 @@ class Failure:
     type: str
     message: str
     trace: str
+    error: BaseException | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +112,11 @@ def succeed(outcomes: Sequence[Succeeded]) -> Query[set[JobId]]:
     """Move the jobs to history; returns the ids of those that were still ours."""
     return SUCCEED.query(
         {
-            "ids": [o.job.id for o in outcomes],
-            "tokens": [o.job.token for o in outcomes],
-            "results": [o.result for o in outcomes],
-            "seconds": [o.seconds for o in outcomes],
+            "ids": numbers(o.job.id for o in outcomes),
+            "tokens": numbers(o.job.token for o in outcomes),
+            # most tasks return nothing: unnest pads a missing array with nulls
+            "results": [o.result for o in outcomes] if any(o.result for o in outcomes) else None,
+            "seconds": numbers(o.seconds for o in outcomes),
         },
         read=_settled,
     )
@@ -161,7 +164,7 @@ RETRY = statement(
 
 def retry(outcomes: Sequence[Retried]) -> Query[set[JobId]]:
     """Queue the jobs again, due after their pause, and keep the record of the attempt."""
-    return RETRY.query({**_failures(outcomes), "pauses": [o.pause for o in outcomes]}, read=_settled)
+    return RETRY.query({**_failures(outcomes), "pauses": numbers(o.pause for o in outcomes)}, read=_settled)
 
 
 BURY = statement(
@@ -232,7 +235,11 @@ HAND_BACK = statement(
 def hand_back(outcomes: Sequence[HandedBack], channel: str) -> Query[set[JobId]]:
     """Queue the jobs again as if they had never been claimed, and wake a peer that has room."""
     return HAND_BACK.query(
-        {"ids": [o.job.id for o in outcomes], "tokens": [o.job.token for o in outcomes], "channel": channel},
+        {
+            "ids": numbers(o.job.id for o in outcomes),
+            "tokens": numbers(o.job.token for o in outcomes),
+            "channel": channel,
+        },
         read=_settled,
     )
 
@@ -254,14 +261,15 @@ FIND_SETTLED = statement(
 
 def find_settled(jobs: Sequence[ClaimedJob]) -> Query[set[JobId]]:
     """Those whose outcome is on record under our token: an earlier settle of ours did commit."""
-    return FIND_SETTLED.query({"ids": [job.id for job in jobs], "tokens": [job.token for job in jobs]}, read=_settled)
+    params = {"ids": numbers(job.id for job in jobs), "tokens": numbers(job.token for job in jobs)}
+    return FIND_SETTLED.query(params, read=_settled)
 
 
 def _failures(outcomes: Sequence[Retried] | Sequence[Buried]) -> dict[str, object]:
     return {
-        "ids": [o.job.id for o in outcomes],
-        "tokens": [o.job.token for o in outcomes],
-        "seconds": [o.seconds for o in outcomes],
+        "ids": numbers(o.job.id for o in outcomes),
+        "tokens": numbers(o.job.token for o in outcomes),
+        "seconds": numbers(o.seconds for o in outcomes),
         "types": [o.failure.type for o in outcomes],
         "messages": [o.failure.message for o in outcomes],
         "traces": [o.failure.trace for o in outcomes],

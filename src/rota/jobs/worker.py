@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from rota.clock import Deadline, Duration
 from rota.errors import DatabaseUnavailable, RotaError
-from rota.facts import Facts, JobClaimLost, JobLost, WorkerStarted, WorkerStopped
+from rota.facts import Facts, JobClaimLost, JobFailed, JobLost, JobSucceeded, WorkerStarted, WorkerStopped
 from rota.jobs.claim import ClaimedJob, Claimer
 from rota.jobs.definition import Task
 from rota.jobs.execute import Executor
@@ -83,7 +83,7 @@ class Worker:
         self._claiming = claiming
         self._source = _JobSource(self, Claimer(claiming, queues=settings.queues, tasks=sorted(tasks)), self._settling)
         self._executor = Executor(
-            tasks, threads=settings.concurrency, scope=database.schema, facts=facts, stopping=self._stop.is_set
+            tasks, threads=settings.concurrency, scope=database.schema, stopping=self._stop.is_set
         )
         self._consumer: Consumer[ClaimedJob, Outcome] = Consumer(
             self._source, self._executor.run, concurrency=settings.concurrency, facts=facts, part="jobs"
@@ -182,7 +182,26 @@ class Worker:
         self._in_loop(self._ended.set)
 
     def _on_identity_lost(self, member: UUID) -> None:
-        self._in_loop(self._consumer.drop)
+        self._in_loop(self._drop)
+
+    def _drop(self) -> None:
+        for job in self._consumer.drop():
+            self.claim_lost(job)
+
+    def settled(self, outcomes: Iterable[Outcome]) -> None:
+        """Say what became of attempts, once it is durable."""
+        if not self._facts.wanted(JobSucceeded) and not self._facts.wanted(JobFailed):
+            return
+        for outcome in outcomes:
+            job = outcome.job
+            if isinstance(outcome, Succeeded):
+                self._facts.emit(JobSucceeded(job.id, job.task, job.queue, job.attempt, outcome.seconds))
+            elif isinstance(outcome, Retried | Buried):
+                error, pause = outcome.failure.error, outcome.pause if isinstance(outcome, Retried) else None
+                self._facts.emit(JobFailed(job.id, job.task, job.queue, job.attempt, outcome.seconds, error, pause))
+
+    def claim_lost(self, job: ClaimedJob) -> None:
+        self._facts.emit(JobClaimLost(job.id, job.task, job.attempt, job.token))
 
     def _in_loop(self, call: Any) -> None:
         with contextlib.suppress(RuntimeError):
@@ -275,13 +294,13 @@ class _JobSource:
         except RotaError as error:
             await self._settle_apart(outcomes, write, error)
             return
-        if len(settled) == len(outcomes):
-            return
-        unmatched = [outcome.job for outcome in outcomes if outcome.job.id not in settled]
-        before = await self._settling.run(find_settled(unmatched))
-        for job in unmatched:
-            if job.id not in before:
-                self._worker._facts.emit(JobClaimLost(job.id, job.task, job.attempt, job.token))
+        if len(settled) < len(outcomes):
+            unmatched = [outcome.job for outcome in outcomes if outcome.job.id not in settled]
+            settled |= await self._settling.run(find_settled(unmatched))
+            for job in unmatched:
+                if job.id not in settled:
+                    self._worker.claim_lost(job)
+        self._worker.settled(outcome for outcome in outcomes if outcome.job.id in settled)
 
     async def _settle_apart(self, outcomes: list[Any], write: Any, error: RotaError) -> None:
         """PostgreSQL refused the batch for what one outcome holds: find that one, and let it fail alone."""

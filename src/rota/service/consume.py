@@ -35,13 +35,13 @@ OutcomeIn = TypeVar("OutcomeIn", contravariant=True)
 Result = TypeVar("Result")
 
 # Claim ahead what will be started in this time: a few round trips to the database, so that it is never waited for.
-_AHEAD_SECONDS = 0.03
+_AHEAD_SECONDS = 0.05
 _AHEAD_LIMIT = 1000
 # What is ready but will not start within this time is handed back: the work was slower than its predecessors.
 _STALE_SECONDS = 0.5
 # Outcomes gather while more work is at hand, up to this many or this long.
 _SETTLE_BATCH = 500
-_SETTLE_SECONDS = 0.005
+_SETTLE_SECONDS = 0.01
 _UNSETTLED_LIMIT = 5000
 # What a stop may take beyond its deadline to write down what it knows.
 _LAST_WORDS_SECONDS = 5.0
@@ -133,14 +133,17 @@ class Consumer(Generic[Item, Outcome]):
         for task in self._running:
             task.cancel()
 
-    def drop(self) -> None:
-        """Forget everything held: its claims are void. Bodies are cancelled; a late outcome is still tried, and refused."""
-        self._ready.clear()
+    def drop(self) -> list[Item]:
+        """Forget everything held, since its claims are void, and return it. Bodies are cancelled; an outcome that comes
+        all the same is still tried, and refused."""
         tasks = list(self._running)
+        void = [*self._ready, *self._running.values()]
+        self._ready.clear()
         self._running.clear()
         for task in tasks:
             task.cancel()
         self._note_change()
+        return void
 
     async def _claim(self) -> None:
         while True:

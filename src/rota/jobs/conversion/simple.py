@@ -6,7 +6,7 @@ import base64
 import pathlib
 import re
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -50,13 +50,15 @@ def read_bytes(text: str) -> bytes:
 
 
 def write_datetime(value: datetime) -> str:
-    if value.utcoffset() is None:
+    offset = value.utcoffset()
+    if offset is None:
         raise Mismatch(
             "an aware datetime",
             problem=f"is {value}, a naive datetime, which names no instant",
             advice="Give it a time zone: datetime.now(UTC), or value.replace(tzinfo=...).",
         )
-    return datetime.isoformat(value)
+    # Python misreads offsets with a fraction of a second, so those are written as the same instant in UTC
+    return datetime.isoformat(value.astimezone(UTC) if offset.microseconds else value)
 
 
 def read_datetime(text: str) -> datetime:
@@ -67,10 +69,11 @@ def read_datetime(text: str) -> datetime:
 
 
 def write_time(value: time) -> str:
-    if value.tzinfo is not None and value.utcoffset() is None:
+    offset = value.utcoffset()
+    if value.tzinfo is not None and (offset is None or offset.microseconds):
         raise Mismatch(
             "time",
-            problem=f"is {value!r}, whose zone has no offset without a date",
+            problem=f"is {value!r}, whose zone has no offset in whole seconds without a date",
             advice="Pass a naive time, or a datetime.",
         )
     return time.isoformat(value)

@@ -1,0 +1,117 @@
+"""Worker processes of ours: started, watched, stopped, and none of them outlives us.
+
+Each is `rota worker` in a process of its own. Its standard input is a pipe that only we hold the other end of: what must
+not stand on a command line, which anyone on the machine may read, is sent through it first; after that the pipe stays
+silent until we end, in whatever way, and the worker that sees it close stops as it would on SIGTERM. See `lifeline`.
+
+Each is also in a process group of its own, so that Ctrl-C reaches us alone. The worker gets one SIGTERM from us and no
+SIGINT before it, which it would take for the first of two and hand its jobs back instead of finishing them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+
+__all__ = ["WorkerProcess", "describe_exit", "stop_all"]
+
+
+class WorkerProcess:
+    """One worker process, from its start to its exit code. Belongs to the event loop that started it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, grace: float) -> None:
+        self._process = process
+        self._grace = grace
+
+    @classmethod
+    async def start(
+        cls,
+        app: str,
+        *,
+        dsn: str | None = None,
+        schema: str | None = None,
+        grace: float = 25.0,
+        capture: bool = False,
+    ) -> WorkerProcess:
+        """Start `rota worker APP`. With `capture` what it says is read through `lines`, else it goes where ours goes."""
+        private = [*(["--dsn", dsn] if dsn is not None else []), *(["--schema", schema] if schema is not None else [])]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # a file in the current folder does not stand in for a module of ours
+            "-m",
+            "rota.cli.child",
+            "worker",
+            app,
+            "--grace",
+            f"{grace:g}",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE if capture else None,
+            stderr=asyncio.subprocess.STDOUT if capture else None,
+            process_group=0,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(private).encode() + b"\n")
+        return cls(process, grace)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; minus the signal's number when one ended it."""
+        return self._process.returncode
+
+    @property
+    def running(self) -> bool:
+        return self.exit_code is None
+
+    async def lines(self) -> AsyncIterator[str]:
+        """What it says, line by line, until it ends."""
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            yield line.decode(errors="replace").rstrip()
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    def terminate(self) -> None:
+        """Ask it to stop: running jobs finish within its grace. Asked again, it hands them back at once."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """kill -9: nothing is finished, handed back or said. Peers take over what it ran."""
+        self._send(signal.SIGKILL)
+
+    async def stop(self) -> int:
+        """Ask it to stop, give it its grace and a little to leave, then kill it. Returns its exit code."""
+        self.terminate()
+        try:
+            async with asyncio.timeout(self._grace + 5):
+                return await self.wait()
+        except TimeoutError:
+            self.kill()
+            return await self.wait()
+
+    def _send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"exit {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+async def stop_all(processes: Sequence[WorkerProcess]) -> list[int]:
+    """Stop all of them at the same time."""
+    return await asyncio.gather(*(process.stop() for process in processes))

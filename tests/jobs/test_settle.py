@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from rota.jobs.claim import ClaimedJob, Lane, claim, find_lanes, give_back_claim, new_token
+from rota.jobs.rescue import LOST_LIMIT, rescue
+from rota.jobs.settle import Buried, Failure, HandedBack, Retried, Succeeded, bury, find_settled, hand_back, retry, succeed
+from rota.leases.members import join_member, leave_member
+from tests.leases.test_members import LEASE, ask
+
+FAILURE = Failure("ValueError", "no", "trace")
+
+
+@pytest.fixture
+def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(rota_database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def member(db: psycopg.Connection[Any]) -> UUID:
+    return joined(db)
+
+
+def joined(db: psycopg.Connection[Any]) -> UUID:
+    member = uuid4()
+    ask(db, join_member(member, name="m", host="h", pid=1, release="0", lease=LEASE, key=None, work={}))
+    return member
+
+
+def take(db: psycopg.Connection[Any], member: UUID, limit: int = 100, tasks: tuple[str, ...] = ("t",)) -> list[ClaimedJob]:
+    lanes = [(lane, None) for lane in ask(db, find_lanes(None)) if lane.due_in <= 0]
+    jobs: list[ClaimedJob] = ask(db, claim(lanes=lanes, tasks=tasks, limit=limit, token=new_token(), member=member))
+    return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.id))
+
+
+def add(db: psycopg.Connection[Any], count: int = 1, **columns: Any) -> None:
+    names = "".join(f", {name}" for name in columns)
+    values = "".join(f", %({name})s" for name in columns)
+    db.execute(f"insert into rota.jobs (task{names}) select 't'{values} from generate_series(1, {count})", columns)
+
+
+def everything(db: psycopg.Connection[Any]) -> dict[str, int]:
+    tables = ("jobs", "history", "dead", "attempts")
+    return {table: db.execute(f"select count(*) from rota.{table}").fetchone()[0] for table in tables}  # type: ignore[index]
+
+
+def forged(job: ClaimedJob) -> ClaimedJob:
+    return ClaimedJob(job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args, job.token ^ 1)
+
+
+def test_a_claim_takes_what_is_due_the_most_urgent_first(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db, 2, priority=0)
+    add(db, 1, priority=5)
+    add(db, 1, due_at=datetime(2999, 1, 1, tzinfo=UTC))
+    add(db, 1, state="blocked")
+
+    jobs = take(db, member)
+
+    assert [(job.id, job.priority, job.attempt) for job in jobs] == [(3, 5, 1), (1, 0, 1), (2, 0, 1)]
+    assert len({job.token for job in jobs}) == 1
+    assert take(db, member) == []
+
+
+def test_a_claim_walks_lanes_in_order_and_takes_no_more_than_its_limit(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db, 3, queue="a")
+    add(db, 3, queue="b", priority=1)
+
+    assert [job.queue for job in take(db, member, limit=4)] == ["b", "b", "b", "a"]
+    assert db.execute("select count(*) from rota.jobs where state = 'queued'").fetchone() == (2,)
+
+
+def test_unknown_tasks_are_never_claimed(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db, 3)
+    db.execute("insert into rota.jobs (task) values ('new_in_the_next_release')")
+
+    assert {job.task for job in take(db, member)} == {"t"}
+    assert db.execute("select task, state, attempt from rota.jobs where task <> 't'").fetchall() == [
+        ("new_in_the_next_release", "queued", 0)
+    ]
+
+
+def test_lanes_tell_when_their_first_job_is_due(db: psycopg.Connection[Any]) -> None:
+    add(db, 1, queue="b", priority=-3)
+    add(db, 1, queue="a", priority=2)
+    add(db, 5, queue="a", priority=2)
+    db.execute("insert into rota.jobs (task, queue, due_at) values ('t', 'a', rota.now() + interval '1 hour')")
+
+    lanes = ask(db, find_lanes(None))
+
+    assert [(lane.queue, lane.priority) for lane in lanes] == [("a", 2), ("a", 0), ("b", -3)]
+    assert [lane.due_in <= 0 for lane in lanes] == [True, False, True]
+    assert 3590 < lanes[1].due_in <= 3600
+    assert [lane.queue for lane in ask(db, find_lanes(["b", "nowhere"]))] == ["b"]
+
+
+def test_success_moves_a_job_to_history_with_its_result(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db, 1, args=json.dumps({"a": 1}))
+    (job,) = take(db, member)
+
+    assert ask(db, succeed([Succeeded(job, '{"b": 2}', 1.5)])) == {job.id}
+
+    assert everything(db) == {"jobs": 0, "history": 1, "dead": 0, "attempts": 0}
+    row = db.execute(
+        "select state, args, result, attempt, token, member, finished_at - started_at from rota.history"
+    ).fetchone()
+    assert row is not None
+    assert row[:6] == ("succeeded", {"a": 1}, {"b": 2}, 1, job.token, member)
+    assert row[6].total_seconds() == 1.5
+
+
+def test_a_failure_with_attempts_left_is_queued_again_later_and_on_record(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db)
+    (job,) = take(db, member)
+
+    assert ask(db, retry([Retried(job, FAILURE, 0.5, pause=60.0)])) == {job.id}
+
+    state, due_in, token, holder = db.execute(
+        "select state, extract(epoch from due_at - rota.now())::float8, token, member from rota.jobs"
+    ).fetchone()  # type: ignore[misc]
+    assert (state, token, holder) == ("queued", None, None)
+    assert 55 < due_in <= 60
+    recorded = db.execute("select attempt, token, outcome, error_type, error_message, member from rota.attempts").fetchall()
+    assert recorded == [(1, job.token, "failed", "ValueError", "no", member)]
+
+
+def test_the_last_failure_buries_a_job(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db)
+    (job,) = take(db, member)
+
+    assert ask(db, bury([Buried(job, FAILURE, 0.5)])) == {job.id}
+
+    assert everything(db) == {"jobs": 0, "history": 0, "dead": 1, "attempts": 1}
+    assert db.execute("select reason, attempt from rota.dead").fetchone() == ("failed", 1)
+
+
+def test_what_is_handed_back_costs_no_attempt(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db)
+    (job,) = take(db, member)
+
+    assert ask(db, hand_back([HandedBack(job)], "channel")) == {job.id}
+
+    assert everything(db) == {"jobs": 1, "history": 0, "dead": 0, "attempts": 0}
+    assert [again.attempt for again in take(db, member)] == [1]
+
+
+@pytest.mark.parametrize("kind", ["succeed", "retry", "bury", "hand back"])
+def test_an_outcome_of_a_lost_claim_changes_nothing(db: psycopg.Connection[Any], member: UUID, kind: str) -> None:
+    add(db, 2)
+    first, second = take(db, member)
+    before = db.execute("select * from rota.jobs order by id").fetchall()
+    stale = forged(first)
+    write: Any = {
+        "succeed": lambda job: succeed([Succeeded(job, None, 0.1)]),
+        "retry": lambda job: retry([Retried(job, FAILURE, 0.1, 1.0)]),
+        "bury": lambda job: bury([Buried(job, FAILURE, 0.1)]),
+        "hand back": lambda job: hand_back([HandedBack(job)], "channel"),
+    }[kind]
+
+    assert ask(db, write(stale)) == set()
+
+    assert db.execute("select * from rota.jobs order by id").fetchall() == before
+    assert everything(db) == {"jobs": 2, "history": 0, "dead": 0, "attempts": 0}
+    assert ask(db, write(second)) == {second.id}
+
+
+def test_tokens_are_matched_to_their_own_job_only(db: psycopg.Connection[Any], member: UUID) -> None:
+    """A process may hold a valid token for one job and a stale one for another in the same batch."""
+    add(db, 2)
+    (first,) = take(db, member, limit=1)
+    (second,) = take(db, member, limit=1)
+    stale_first = ClaimedJob(first.id, "default", "t", 0, 1, 0, first.due_at, {}, token=second.token)
+
+    assert ask(db, succeed([Succeeded(stale_first, None, 0.1), Succeeded(second, None, 0.1)])) == {second.id}
+    assert db.execute("select id from rota.jobs").fetchall() == [(first.id,)]
+
+
+def test_a_settle_whose_reply_was_lost_finds_its_own_token(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db, 4)
+    done, failed, dead, stale = take(db, member)
+    ask(db, succeed([Succeeded(done, None, 0.1)]))
+    ask(db, retry([Retried(failed, FAILURE, 0.1, 1.0)]))
+    ask(db, bury([Buried(dead, FAILURE, 0.1)]))
+
+    assert ask(db, find_settled([done, failed, dead, stale])) == {done.id, failed.id, dead.id}
+    assert ask(db, find_settled([forged(done), forged(failed), forged(dead)])) == set()
+
+
+def test_a_claim_whose_reply_was_lost_is_given_back_whole(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db, 3)
+    lost = take(db, member, limit=2)
+    kept = take(db, member, limit=1)
+
+    assert ask(db, give_back_claim(member, lost[0].token)) == 2
+
+    assert db.execute("select id, state, attempt from rota.jobs order by id").fetchall() == [
+        (lost[0].id, "queued", 0),
+        (lost[1].id, "queued", 0),
+        (kept[0].id, "running", 1),
+    ]
+
+
+def test_rescue_takes_from_ended_members_only(db: psycopg.Connection[Any], member: UUID) -> None:
+    other = joined(db)
+    add(db, 2)
+    (mine,) = take(db, member, limit=1)
+    (theirs,) = take(db, other, limit=1)
+
+    assert ask(db, rescue("channel")) == []
+
+    ask(db, leave_member(other))
+    assert [job.id for job in ask(db, rescue("channel"))] == [theirs.id]
+    assert db.execute("select id, state, losses, attempt from rota.jobs order by id").fetchall() == [
+        (mine.id, "running", 0, 1),
+        (theirs.id, "queued", 1, 1),
+    ]
+    assert db.execute("select job_id, attempt, outcome, member from rota.attempts").fetchall() == [
+        (theirs.id, 1, "lost", other)
+    ]
+
+
+def test_a_job_that_takes_its_processes_with_it_is_buried_as_lost(db: psycopg.Connection[Any]) -> None:
+    add(db)
+    for _ in range(LOST_LIMIT):
+        victim = joined(db)
+        assert len(take(db, victim)) == 1
+        ask(db, leave_member(victim))
+        ask(db, rescue("channel"))
+
+    assert everything(db) == {"jobs": 0, "history": 0, "dead": 1, "attempts": LOST_LIMIT}
+    assert db.execute("select reason, losses, attempt from rota.dead").fetchone() == ("lost", LOST_LIMIT, LOST_LIMIT)
+
+
+def test_many_claimers_at_once_share_the_jobs_without_one_taken_twice(rota_database: str, db: psycopg.Connection[Any]) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    add(db, 600)
+
+    def work(_: int) -> list[int]:
+        taken: list[int] = []
+        with psycopg.connect(rota_database, autocommit=True) as connection:
+            member = joined(connection)
+            while jobs := take(connection, member, limit=7):
+                taken += [job.id for job in jobs]
+                ask(connection, succeed([Succeeded(job, None, 0.0) for job in jobs]))
+        return taken
+
+    with ThreadPoolExecutor(6) as threads:
+        taken = [id for ids in threads.map(work, range(6)) for id in ids]
+
+    # a claimer may see only locked rows and leave; nothing is taken twice, and nothing is lost
+    left = db.execute("select count(*) from rota.jobs").fetchone()[0]  # type: ignore[index]
+    assert len(taken) == len(set(taken)) == 600 - left
+    assert everything(db)["history"] == len(taken)
+

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from rota.jobs.claim import Lane, claim
+from rota.jobs.rescue import rescue
+from rota.leases.members import (
+    attach_member,
+    hold_lock,
+    join_member,
+    leave_member,
+    list_members,
+    renew_member,
+    watch_members,
+)
+from rota.postgres.query import Query
+from tests.interleave import Sessions, Step, orders
+
+LEASE = timedelta(seconds=15)
+GRACE = timedelta(seconds=0.75)
+
+
+def ask(connection: psycopg.Connection[Any], query: Query[Any]) -> Any:
+    cursor = connection.execute(query.statement.sql("rota"), query.params)
+    return query.read(cursor.fetchall() if cursor.description else [])
+
+
+def join(connection: psycopg.Connection[Any], key: int | None = None) -> UUID:
+    member = uuid4()
+    ask(connection, join_member(member, name="m", host="h", pid=1, release="0", lease=LEASE, key=key, work={}))
+    return member
+
+
+def watch(connection: psycopg.Connection[Any], member: UUID | None = None, *, settled: bool = True) -> Any:
+    return ask(connection, watch_members(member or uuid4(), lease=LEASE, grace=GRACE, settled=settled))
+
+
+def age(connection: psycopg.Connection[Any], member: UUID, **columns: str) -> None:
+    """Set columns of a member to a moment so long ago."""
+    for column, ago in columns.items():
+        connection.execute(
+            f"update rota.members set {column} = statement_timestamp() - %s::interval where id = %s", [ago, member]
+        )
+
+
+def row(connection: psycopg.Connection[Any], member: UUID) -> dict[str, Any]:
+    cursor = connection.execute("select * from rota.members where id = %s", [member])
+    found = cursor.fetchone()
+    assert found is not None
+    assert cursor.description is not None
+    return dict(zip([column.name for column in cursor.description], found, strict=True))
+
+
+@pytest.fixture
+def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(rota_database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def other(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(rota_database, autocommit=True) as connection:
+        yield connection
+
+
+def test_a_member_whose_lock_is_held_is_left_alone(db: psycopg.Connection[Any], other: psycopg.Connection[Any]) -> None:
+    assert ask(other, hold_lock(-42))
+    member = join(other, key=-42)
+
+    assert watch(db).ended == ()
+    assert row(db, member)["suspected_at"] is None
+
+
+def test_a_free_lock_is_a_suspicion_first_and_death_when_it_has_stood(db: psycopg.Connection[Any]) -> None:
+    member = join(db, key=42)
+
+    first = watch(db)
+    assert first.ended == ()
+    assert 0 < first.ripens_in <= 0.75
+    assert row(db, member)["suspected_at"] is not None
+
+    age(db, member, suspected_at="1 second")
+    assert [ended.id for ended in watch(db).ended] == [member]
+    assert row(db, member)["end_reason"] == "suspected"
+
+
+def test_renewing_clears_a_suspicion(db: psycopg.Connection[Any]) -> None:
+    member = join(db, key=42)
+    watch(db)
+
+    assert ask(db, renew_member(member, LEASE))
+
+    assert row(db, member)["suspected_at"] is None
+
+
+def test_a_lock_taken_again_in_time_saves_a_suspected_member(
+    db: psycopg.Connection[Any], other: psycopg.Connection[Any]
+) -> None:
+    member = join(db, key=42)
+    watch(db)
+    age(db, member, suspected_at="1 second")
+    ask(other, hold_lock(42))
+
+    assert watch(db).ended == ()
+
+
+def test_a_member_behind_a_pooler_is_ended_by_its_lease_alone(db: psycopg.Connection[Any]) -> None:
+    member = join(db, key=None)
+
+    assert watch(db).ended == ()
+    assert row(db, member)["suspected_at"] is None
+
+    age(db, member, expires_at="1 second")
+    assert [ended.id for ended in watch(db).ended] == [member]
+    assert row(db, member)["end_reason"] == "expired"
+
+
+def test_a_peer_that_was_away_itself_does_not_believe_in_the_expiry_of_others(db: psycopg.Connection[Any]) -> None:
+    member = join(db, key=None)
+    age(db, member, expires_at="1 second")
+
+    assert watch(db, settled=False).ended == ()
+    assert row(db, member)["ended_at"] is None
+
+
+def test_what_was_freed_by_a_server_start_proves_nothing(db: psycopg.Connection[Any]) -> None:
+    """The test server has been up for less than a lease or more; a member from before its start is the same to it."""
+    member = join(db, key=42)
+    watch(db)
+    started = "(select pg_postmaster_start_time() - interval '1 second')"
+    db.execute(
+        f"update rota.members set attached_at = {started}, renewed_at = {started}, suspected_at = statement_timestamp() "
+        "- interval '1 second', expires_at = statement_timestamp() - interval '1 second'"
+    )
+    lease_longer_than_uptime = timedelta(days=1)
+    young = watch_members(uuid4(), lease=lease_longer_than_uptime, grace=GRACE, settled=True)
+    old = watch_members(uuid4(), lease=timedelta(0), grace=GRACE, settled=True)
+
+    assert ask(db, young).ended == ()
+    assert [ended.id for ended in ask(db, old).ended] == [member]
+
+
+def test_an_ended_member_can_neither_renew_nor_attach_nor_claim(db: psycopg.Connection[Any]) -> None:
+    member = join(db)
+    db.execute("insert into rota.jobs (task) values ('t')")
+    ask(db, leave_member(member))
+    lanes = [(Lane("default", 0, 0.0), None)]
+
+    assert not ask(db, renew_member(member, LEASE))
+    assert not ask(db, attach_member(member, LEASE, 1))
+    assert ask(db, claim(lanes=lanes, tasks=["t"], limit=1, token=1, member=member)) == []
+    assert row(db, member)["end_reason"] == "left"
+
+
+def test_a_member_past_its_expiry_that_nobody_ended_may_renew(db: psycopg.Connection[Any]) -> None:
+    """Nobody took anything from it, so an outage that let every lease run out costs nobody anything."""
+    member = join(db)
+    age(db, member, expires_at="1 hour")
+
+    assert ask(db, renew_member(member, LEASE))
+    assert watch(db).ended == ()
+
+
+def test_members_are_listed_the_live_ones_first(db: psycopg.Connection[Any]) -> None:
+    gone, live = join(db), join(db)
+    ask(db, leave_member(gone))
+
+    assert [m.id for m in ask(db, list_members())] == [live]
+    assert [(m.id, m.state) for m in ask(db, list_members(ended=True))] == [(live, "live"), (gone, "ended")]
+
+
+@pytest.mark.parametrize("why", ["suspected", "expired"])
+def test_renewal_and_ending_never_both_succeed_and_rescue_follows_the_ending(
+    rota_database: str, db: psycopg.Connection[Any], why: str
+) -> None:
+    sessions = Sessions(rota_database, 3)
+    member = uuid4()
+
+    def set_up() -> None:
+        db.execute("delete from rota.jobs; delete from rota.members; delete from rota.attempts")
+        key = 42 if why == "suspected" else None
+        ask(db, join_member(member, name="m", host="h", pid=1, release="0", lease=LEASE, key=key, work={}))
+        age(db, member, **({"suspected_at": "1 second"} if why == "suspected" else {"expires_at": "1 second"}))
+        db.execute(
+            "insert into rota.jobs (task, state, token, member, attempt) values ('t', 'running', 7, %s, 1)", [member]
+        )
+
+    def step(query: Query[Any]) -> Step:
+        return lambda connection: ask(connection, query)
+
+    def commit(connection: psycopg.Connection[Any]) -> None:
+        connection.commit()
+
+    scripts: list[list[Step]] = [
+        [step(renew_member(member, LEASE)), commit],
+        [step(watch_members(uuid4(), lease=LEASE, grace=GRACE, settled=True)), commit],
+        [step(rescue("channel")), commit],
+    ]
+    try:
+        for order in orders([2, 2, 2]):
+            set_up()
+
+            (renewed, _), (watched, _), (rescued, _) = sessions.run(scripts, order)
+
+            assert renewed != bool(watched.ended), order
+            assert not (rescued and renewed), order
+            state = db.execute("select state, token from rota.jobs").fetchone()
+            assert state == (("queued", None) if rescued else ("running", 7)), order
+    finally:
+        sessions.close()

