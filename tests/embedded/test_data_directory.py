@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_a_very_long_path_works_and_its_socket_is_private(home: Path, tools: Any
 
 
 def test_a_socket_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
-    home = Home(tmp_path / ("x" * 200))
+    home = Home(tmp_path / (uuid4().hex * 7))
     folder = socket_folder(home)
     folder.chmod(0o755)
 

@@ -66,6 +66,20 @@ def test_a_program_that_arrives_while_the_server_stops_gets_a_new_one(home: Path
         arriving.leave()
 
 
+def test_a_start_just_after_the_last_user_was_killed_gets_a_server_that_stays(
+    home: Path, programs: Any, tools: Any
+) -> None:
+    for _ in range(3):
+        killed = programs(home)
+        keeper = killed.answer()["keeper"]
+        killed.kill()
+        with EmbeddedServer(home) as arriving:
+            url = arriving.start()
+            tools.eventually(lambda old=keeper: status(home).keeper == old or not tools.is_running(old))
+            assert tools.ask(url, "select 1") == 1
+            assert status(home).users == (os.getpid(),)
+
+
 def test_start_and_close_may_be_repeated_and_used_from_threads(home: Path, tools: Any) -> None:
     shared = EmbeddedServer(home)
     urls: list[str] = []

@@ -10,7 +10,16 @@ from rota import ConfigurationError, Retry
 def test_pauses_grow_as_named() -> None:
     error = ValueError()
 
-    assert [Retry(9, "exponential", 1.0, 60.0, jitter=False).pause(n, error) for n in range(1, 9)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert [Retry(9, "exponential", 1.0, 60.0, jitter=False).pause(n, error) for n in range(1, 9)] == [
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+        60,
+        60,
+    ]
     assert [Retry(5, "linear", "2s", jitter=False).pause(n, error) for n in range(1, 5)] == [2, 4, 6, 8]
     assert [Retry(5, "constant", 3, jitter=False).pause(n, error) for n in range(1, 5)] == [3, 3, 3, 3]
 
@@ -47,7 +56,8 @@ def test_a_jittered_pause_lies_in_the_upper_half_and_under_the_cap(failures: int
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"attempts": 0}, {"attempts": True}, {"backoff": "fibonacci"}, {"base": -1}, {"on": ValueError}, {"base": "soon"}]
+    "wrong",
+    [{"attempts": 0}, {"attempts": True}, {"backoff": "fibonacci"}, {"base": -1}, {"on": ValueError}, {"base": "soon"}],
 )
 def test_what_cannot_work_is_refused_where_it_is_written(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):

@@ -11,7 +11,18 @@ import pytest
 
 from rota.jobs.claim import ClaimedJob, Lane, claim, find_lanes, give_back_claim, new_token
 from rota.jobs.rescue import LOST_LIMIT, rescue
-from rota.jobs.settle import Buried, Failure, HandedBack, Retried, Succeeded, bury, find_settled, hand_back, retry, succeed
+from rota.jobs.settle import (
+    Buried,
+    Failure,
+    HandedBack,
+    Retried,
+    Succeeded,
+    bury,
+    find_settled,
+    hand_back,
+    retry,
+    succeed,
+)
 from rota.leases.members import join_member, leave_member
 from tests.leases.test_members import LEASE, ask
 
@@ -35,7 +46,9 @@ def joined(db: psycopg.Connection[Any]) -> UUID:
     return member
 
 
-def take(db: psycopg.Connection[Any], member: UUID, limit: int = 100, tasks: tuple[str, ...] = ("t",)) -> list[ClaimedJob]:
+def take(
+    db: psycopg.Connection[Any], member: UUID, limit: int = 100, tasks: tuple[str, ...] = ("t",)
+) -> list[ClaimedJob]:
     lanes = [(lane, None) for lane in ask(db, find_lanes(None)) if lane.due_in <= 0]
     jobs: list[ClaimedJob] = ask(db, claim(lanes=lanes, tasks=tasks, limit=limit, token=new_token(), member=member))
     return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.id))
@@ -53,7 +66,9 @@ def everything(db: psycopg.Connection[Any]) -> dict[str, int]:
 
 
 def forged(job: ClaimedJob) -> ClaimedJob:
-    return ClaimedJob(job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args, job.token ^ 1)
+    return ClaimedJob(
+        job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args, job.token ^ 1
+    )
 
 
 def test_a_claim_takes_what_is_due_the_most_urgent_first(db: psycopg.Connection[Any], member: UUID) -> None:
@@ -69,7 +84,9 @@ def test_a_claim_takes_what_is_due_the_most_urgent_first(db: psycopg.Connection[
     assert take(db, member) == []
 
 
-def test_a_claim_walks_lanes_in_order_and_takes_no_more_than_its_limit(db: psycopg.Connection[Any], member: UUID) -> None:
+def test_a_claim_walks_lanes_in_order_and_takes_no_more_than_its_limit(
+    db: psycopg.Connection[Any], member: UUID
+) -> None:
     add(db, 3, queue="a")
     add(db, 3, queue="b", priority=1)
 
@@ -116,7 +133,9 @@ def test_success_moves_a_job_to_history_with_its_result(db: psycopg.Connection[A
     assert row[6].total_seconds() == 1.5
 
 
-def test_a_failure_with_attempts_left_is_queued_again_later_and_on_record(db: psycopg.Connection[Any], member: UUID) -> None:
+def test_a_failure_with_attempts_left_is_queued_again_later_and_on_record(
+    db: psycopg.Connection[Any], member: UUID
+) -> None:
     add(db)
     (job,) = take(db, member)
 
@@ -127,7 +146,9 @@ def test_a_failure_with_attempts_left_is_queued_again_later_and_on_record(db: ps
     ).fetchone()  # type: ignore[misc]
     assert (state, token, holder) == ("queued", None, None)
     assert 55 < due_in <= 60
-    recorded = db.execute("select attempt, token, outcome, error_type, error_message, member from rota.attempts").fetchall()
+    recorded = db.execute(
+        "select attempt, token, outcome, error_type, error_message, member from rota.attempts"
+    ).fetchall()
     assert recorded == [(1, job.token, "failed", "ValueError", "no", member)]
 
 
@@ -238,7 +259,9 @@ def test_a_job_that_takes_its_processes_with_it_is_buried_as_lost(db: psycopg.Co
     assert db.execute("select reason, losses, attempt from rota.dead").fetchone() == ("lost", LOST_LIMIT, LOST_LIMIT)
 
 
-def test_many_claimers_at_once_share_the_jobs_without_one_taken_twice(rota_database: str, db: psycopg.Connection[Any]) -> None:
+def test_many_claimers_at_once_share_the_jobs_without_one_taken_twice(
+    rota_database: str, db: psycopg.Connection[Any]
+) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     add(db, 600)
@@ -259,4 +282,3 @@ def test_many_claimers_at_once_share_the_jobs_without_one_taken_twice(rota_datab
     left = db.execute("select count(*) from rota.jobs").fetchone()[0]  # type: ignore[index]
     assert len(taken) == len(set(taken)) == 600 - left
     assert everything(db)["history"] == len(taken)
-

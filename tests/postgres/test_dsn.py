@@ -31,7 +31,14 @@ def test_the_password_connects_and_is_never_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["mysql://x/y", "redis://x", "postgresql://[half/app", "host=a nonsense", "postgresql://ana:s3cret@db:x:y/app?z=s3cret"]
+    "text",
+    [
+        "mysql://x/y",
+        "redis://x",
+        "postgresql://[half/app",
+        "host=a nonsense",
+        "postgresql://ana:s3cret@db:x:y/app?z=s3cret",
+    ],
 )
 def test_what_cannot_be_read_is_refused_without_repeating_it(text: str) -> None:
     with pytest.raises(InvalidDsn) as refused:

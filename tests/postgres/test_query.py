@@ -31,7 +31,7 @@ def test_names_that_postgresql_would_cut_or_cannot_hold_are_refused(name: str) -
 def test_a_statement_carries_its_name_and_its_schema_and_nothing_else_is_composed() -> None:
     sql = statement("look", "select '{}'::jsonb, %(a)s from {schema}.jobs").sql('odd "schema" 100%')
 
-    assert sql == "/* rota:look */ select '{}'::jsonb, %(a)s from \"odd \"\"schema\"\" 100%%\".jobs"
+    assert sql == '/* rota:look */ select \'{}\'::jsonb, %(a)s from "odd ""schema"" 100%%".jobs'
 
 
 def test_rows_are_read_as_asked() -> None:

@@ -11,7 +11,15 @@ from rota.cli.output import say
 from rota.cli.target import database_options, open_app
 from rota.errors import SchemaMissing
 from rota.postgres.roles import roles_sql
-from rota.postgres.schema import Migration, applied_migrations, migration_files, pending, preamble, render
+from rota.postgres.schema import (
+    Migration,
+    applied_migrations,
+    make_migrations_table,
+    make_schema,
+    migration_files,
+    pending,
+    render,
+)
 
 __all__ = ["migrate"]
 
@@ -47,7 +55,7 @@ def migrate(
 
 
 def _print_sql(schema: str, to: int | None, roles: bool) -> None:
-    click.echo(f"begin;\n\n{preamble(schema)}")
+    click.echo(f"begin;\n\n{make_schema(schema)}{make_migrations_table(schema)}")
     for migration in migration_files():
         if to is None or migration.number <= to:
             click.echo(render(migration, schema))

@@ -38,10 +38,6 @@ def open_app(dsn: str | None, schema: str | None) -> Rota:
 
 def find_app(path: str, dsn: str | None = None, schema: str | None = None) -> Rota:
     """The app that `module:attribute`, `module` or a .py file holds; pointed elsewhere when a database is named."""
-    if dsn is not None:
-        os.environ["ROTA_DATABASE_URL"] = dsn  # before the module runs: its Rota() reads the environment
-    if schema is not None:
-        os.environ["ROTA_SCHEMA"] = schema
     name, _, attribute = path.partition(":")
     module = _load_file(Path(name)) if name.endswith(".py") else _load_module(name, path)
     app = _named(module, attribute, path) if attribute else _only(module, path)

@@ -8,6 +8,7 @@ pid that differs from the one libpq was given.
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -136,10 +137,10 @@ def is_alive(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
     if connection.closed:
         return False
     try:
-        connection.pgconn.consume_input()
-        while connection.pgconn.notifies():
-            pass
-    except psycopg.Error:
+        # an idle connection has nothing to say; what can be read is a goodbye, and behind it the end
+        while select.select([connection.pgconn.socket], [], [], 0)[0]:
+            connection.pgconn.consume_input()
+    except (psycopg.Error, OSError, ValueError):
         return False
     return bool(connection.pgconn.status == psycopg.pq.ConnStatus.OK)
 
@@ -160,7 +161,8 @@ def translated(error: psycopg.Error, dsn: Dsn | None = None) -> RotaError:
     if state in ("28P01", "28000", "3D000"):
         return InvalidDsn(f"PostgreSQL refused the address{where}: {said}. Check user, password and database name.")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or state.startswith(_TRANSIENT):
-        if "password authentication failed" in said or ("database" in said and "does not exist" in said):
+        # a refused connection carries no code, only words
+        if "authentication failed" in said or ("FATAL" in said and "does not exist" in said):
             return InvalidDsn(f"PostgreSQL refused the address{where}: {said}. Check user, password and database name.")
         return DatabaseUnavailable(
             f"PostgreSQL{where} did not do it: {said}. Nothing is wrong with the call; check that the server is up and "

@@ -55,7 +55,8 @@ class Statement:
     text: str
 
     def query(self, params: Mapping[str, Any] | None = None, *, read: Callable[[Sequence[Row]], T]) -> Query[T]:
-        return Query(self, params, read)
+        # never without parameters: the driver would then take a doubled percent sign as it stands
+        return Query(self, params or {}, read)
 
     def sql(self, schema: str) -> str:
         return _rendered(self.name, self.text, schema)
@@ -72,7 +73,7 @@ class Query(Generic[T]):
     """A statement with its parameters, and how to read what comes back."""
 
     statement: Statement
-    params: Mapping[str, Any] | None
+    params: Mapping[str, Any]
     read: Callable[[Sequence[Row]], T]
 
 

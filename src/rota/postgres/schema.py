@@ -96,12 +96,14 @@ def render(migration: Migration, schema: str) -> str:
     )
 
 
-def preamble(schema: str) -> str:
-    """The SQL that makes the schema and the table that remembers migrations."""
-    quoted = identifier(schema)
+def make_schema(schema: str) -> str:
+    return f"create schema if not exists {identifier(schema)};\n"
+
+
+def make_migrations_table(schema: str) -> str:
+    """The SQL of the table that remembers migrations."""
     return (
-        f"create schema if not exists {quoted};\n"
-        f"create table if not exists {quoted}.migrations (\n"
+        f"create table if not exists {identifier(schema)}.migrations (\n"
         "    number integer primary key,\n"
         "    name text not null,\n"
         "    checksum text not null,\n"
@@ -170,9 +172,7 @@ def migrate(
     """
     known = migration_files() if known is None else known
     with connector.connect_sync() as connection:
-        with _alone(connection, schema):
-            if not _exists(connection, schema):
-                _run(connection, preamble(schema))
+        _prepare(connection, schema)
         todo = pending(_applied(connection, schema), known)
         return [
             migration
@@ -193,14 +193,27 @@ def _alone(connection: Connection[Any], schema: str) -> Iterator[None]:
         yield
 
 
-def _exists(connection: Connection[Any], schema: str) -> bool:
-    # asked first, because `create schema if not exists` demands the right to create one even where it exists
-    row = connection.execute("select to_regclass(%s) is not null", [f"{identifier(schema)}.migrations"]).fetchone()
-    return bool(row and row[0])
+def _prepare(connection: Connection[Any], schema: str) -> None:
+    """Make the schema and its table of migrations, where they are missing.
+
+    Asked first, because `create schema if not exists` demands the right to create one even where there is one.
+    """
+    try:
+        with _alone(connection, schema):
+            there = connection.execute(
+                "select to_regnamespace(%s) is not null, to_regclass(%s) is not null",
+                [identifier(schema), f"{identifier(schema)}.migrations"],
+            ).fetchone()
+            if there == (False, False):
+                _run(connection, make_schema(schema))
+            if there != (True, True):
+                _run(connection, make_migrations_table(schema))
+    except psycopg.Error as error:
+        raise translated(error) from error
 
 
 def _applied(connection: Connection[Any], schema: str) -> list[Applied]:
-    rows = connection.execute(APPLIED.sql(schema)).fetchall()
+    rows = connection.execute(APPLIED.sql(schema), {}).fetchall()
     return [Applied(*row) for row in rows]
 
 

@@ -15,6 +15,8 @@ from rota.app import Rota
 
 __all__ = ["run_worker"]
 
+logger = logging.getLogger("rota")
+
 
 def run_worker(app: Rota, *, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float) -> None:
     """Work until a signal, or with `drain` until there is nothing left. The second signal stops waiting for bodies."""
@@ -27,6 +29,7 @@ async def _work(app: Rota, queues: Sequence[str] | None, concurrency: int | None
     working = loop.create_task(app.work(queues, concurrency, drain, grace=grace))
 
     def stop() -> None:
+        logger.info("stopping")
         if not app.stop():
             working.cancel()  # still starting: there is nothing to drain yet
 
@@ -43,7 +46,7 @@ def _leave_stuck_threads() -> None:
     """A body in a thread cannot be stopped, and its job was handed back: do not wait for it at exit."""
     stuck = [thread for thread in threading.enumerate() if thread.name.startswith("rota-task") and not thread.daemon]
     if any(_in_a_body(thread) for thread in stuck):
-        logging.getLogger("rota").warning("%d thread(s) are still in a task's body; leaving without them", len(stuck))
+        logger.warning("%d thread(s) are still in a task's body; leaving without them", len(stuck))
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()

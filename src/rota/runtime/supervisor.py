@@ -17,10 +17,10 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 
-__all__ = ["WorkerProcess", "describe_exit", "stop_all"]
+__all__ = ["SupervisedWorker", "describe_exit", "stop_all"]
 
 
-class WorkerProcess:
+class SupervisedWorker:
     """One worker process, from its start to its exit code. Belongs to the event loop that started it."""
 
     def __init__(self, process: asyncio.subprocess.Process, grace: float) -> None:
@@ -36,7 +36,7 @@ class WorkerProcess:
         schema: str | None = None,
         grace: float = 25.0,
         capture: bool = False,
-    ) -> WorkerProcess:
+    ) -> SupervisedWorker:
         """Start `rota worker APP`. With `capture` what it says is read through `lines`, else it goes where ours goes."""
         private = [*(["--dsn", dsn] if dsn is not None else []), *(["--schema", schema] if schema is not None else [])]
         process = await asyncio.create_subprocess_exec(
@@ -112,6 +112,6 @@ def describe_exit(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-async def stop_all(processes: Sequence[WorkerProcess]) -> list[int]:
+async def stop_all(processes: Sequence[SupervisedWorker]) -> list[int]:
     """Stop all of them at the same time."""
     return await asyncio.gather(*(process.stop() for process in processes))

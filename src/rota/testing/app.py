@@ -58,7 +58,9 @@ class TestRota(Rota):
     def drain_sync(self, *, queues: list[str] | None = None, concurrency: int | None = None) -> int:
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop()
-            raise RotaError("drain_sync() cannot run inside an event loop. In an async test, write: await rota_app.drain()")
+            raise RotaError(
+                "drain_sync() cannot run inside an event loop. In an async test, write: await rota_app.drain()"
+            )
         return asyncio.run(self.drain(queues=queues, concurrency=concurrency))
 
     def advance(self, by: Duration) -> None:
@@ -80,7 +82,7 @@ class TestRota(Rota):
     def enqueued(self, task: Task[..., Any] | str | None = None) -> list[Job[Any]]:
         """The jobs that are queued, due or not, of one task or of all; the newest last."""
         name = task.name if isinstance(task, Task) else task
-        return self.jobs.list_sync(state="queued", task=name, limit=10_000)[::-1]
+        return list(reversed(self.jobs.list_sync(state="queued", task=name, limit=10_000)))
 
     def close_everywhere(self) -> None:
         """Close what sync callers opened, and what is left on event loops that are idle now."""
@@ -100,6 +102,7 @@ class _LoopBoundDatabase(Database):
 
     async def _open(self) -> AsyncConnectionPool[Any]:
         pool = await super()._open()
+        await pool.wait()  # a connection still being made when the loop ends could not be closed
         loop = asyncio.get_running_loop()
         self._closers.setdefault(loop, set()).add(loop.create_task(_close_with_loop(pool)))
         return pool
@@ -121,7 +124,11 @@ async def _close_with_loop(pool: AsyncConnectionPool[Any]) -> None:
     try:
         await asyncio.Event().wait()  # until the runner of the loop cancels what is left
     finally:
-        await pool.close()
+        # the runner has cancelled the pool's own tasks as well, without which it closes no connection that it holds
+        while pool.get_stats().get("pool_available"):
+            await (await pool.getconn()).close()
+        with contextlib.suppress(asyncio.CancelledError):
+            await pool.close()
 
 
 @contextlib.contextmanager

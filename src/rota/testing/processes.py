@@ -103,7 +103,7 @@ class WorkerProcess:
         try:
             return self._started.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"The worker {self.pid} did not end within {timeout:g} s. {self._said()}") from None
+            raise AssertionError(f"The worker {self.pid} did not end within {timeout:g} s. {self.report()}") from None
 
     def output(self) -> str:
         """What it has written so far, both streams in the order they came."""
@@ -116,7 +116,7 @@ class WorkerProcess:
             ended = self.returncode is not None  # asked first: what it wrote last is then in the file
             if text in self.output():
                 return True
-            assert not ended, f"The worker ended with {self.returncode} before it wrote {text!r}. {self._said()}"
+            assert not ended, f"The worker ended with {self.returncode} before it wrote {text!r}. {self.report()}"
             return False
 
         try:
@@ -124,12 +124,18 @@ class WorkerProcess:
         except AssertionError as error:
             if self.returncode is not None:
                 raise
-            raise AssertionError(f"The worker did not write {text!r} within {timeout:g} s. {self._said()}") from error
+            raise AssertionError(f"The worker did not write {text!r} within {timeout:g} s. {self.report()}") from error
 
     def wait_until_working(self, timeout: float = 20) -> Self:
         """Return when it has joined and begins to claim."""
         self.wait_for_output(_STARTED, timeout)
         return self
+
+    def report(self) -> str:
+        """Who it is and what it has said, for the message of a failure."""
+        state = "never started" if self._process is None else f"pid {self.pid}, exit code {self.returncode}"
+        said = self.output() if self._output.exists() else ""
+        return f"Output of the worker ({state}):\n{said}"
 
     def reap(self) -> None:
         """Kill it and all it started, wait for its end, and remove its files. Does nothing the second time."""
@@ -147,7 +153,7 @@ class WorkerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            sys.stderr.write(self._said() + "\n")
+            sys.stderr.write(self.report() + "\n")
         self.reap()
 
     @property
@@ -161,8 +167,3 @@ class WorkerProcess:
         file = self._folder / "worker_app.py"
         file.write_text(app)
         return str(file)
-
-    def _said(self) -> str:
-        state = "never started" if self._process is None else f"pid {self.pid}, exit code {self.returncode}"
-        said = self.output() if self._output.exists() else ""
-        return f"Output of the worker ({state}):\n{said}"

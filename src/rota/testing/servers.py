@@ -43,8 +43,11 @@ def shared_server(folder: Path, name: str, binaries: Binaries | None = None) -> 
 
 
 def throwaway_server(binaries: Binaries | None = None) -> EmbeddedServer:
-    """A server of one's own, to be started and closed; nothing is left of it."""
-    return EmbeddedServer(_new_home(), options=_OPTIONS, binaries=binaries)
+    """A server of one's own, to be started, broken and closed; nothing is left of it.
+
+    What was committed survives `restart("immediate")`, though not the end of the machine.
+    """
+    return EmbeddedServer(_new_home(), options={**_OPTIONS, "synchronous_commit": "on"}, binaries=binaries)
 
 
 def _noted_home(note: Path) -> Path:

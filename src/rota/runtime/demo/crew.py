@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import socket
 from collections import deque
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from rota.errors import RotaError
 from rota.runtime.demo.events import Events, worth_showing
-from rota.runtime.supervisor import WorkerProcess, describe_exit, stop_all
+from rota.runtime.supervisor import SupervisedWorker, describe_exit, stop_all
 
 __all__ = ["Crew", "Hand"]
 
 APP = "rota.runtime.demo.tasks:app"
-GRACE = 5.0  # seconds; the longest body takes less than one
+GRACE = 3.0  # seconds; the longest body takes less than one
 REPLACED_AFTER = 2.0  # seconds in which a viewer sees that someone is missing
 
 
@@ -24,7 +26,7 @@ class Hand:
     """One of the crew. `members` are the identities it has had in the database, the newest last."""
 
     name: str
-    process: WorkerProcess
+    process: SupervisedWorker
     members: list[UUID] = field(default_factory=list)
     killed: bool = False
     asked: bool = False
@@ -81,7 +83,7 @@ class Crew:
                     await self._closing.wait()
 
     async def _hire(self) -> Hand:
-        process = await WorkerProcess.start(APP, dsn=self._dsn, schema=self._schema, grace=GRACE, capture=True)
+        process = await SupervisedWorker.start(APP, dsn=self._dsn, schema=self._schema, grace=GRACE, capture=True)
         hand = Hand(f"worker-{len(self.hands) + 1}", process)
         if len(self.hands) >= self._size:
             self._events.tell(f"{hand.name} (pid {process.pid}) takes the free place")
@@ -105,7 +107,8 @@ class Crew:
         self._events.tell(f"{hand.name} ended by itself ({describe_exit(code)})")
 
     def _with_names(self, text: str) -> str:
+        """Members as the viewer knows them: their names in the database are made of host and pid."""
         for hand in self.hands:
-            for member in hand.members:
-                text = text.replace(str(member), hand.name)
+            for known in (f"{socket.gethostname()}:{hand.process.pid}", *map(str, hand.members)):
+                text = re.sub(rf"\b{re.escape(known)}\b", hand.name, text)
         return text

@@ -67,10 +67,10 @@ def _jobs(app: Rota) -> Iterator[NewJob]:
     number = 0
     while True:
         number += 1
-        if number % 150 == 20:
+        if number % 300 == 20:
             yield row.bind(number)
-        elif number % 6 == 0:
-            yield card.bind(number // 6)
+        elif number % 5 == 0:
+            yield card.bind(number // 5)
         elif number % 4 == 0:
             yield image.bind(f"photo-{number}.jpg")
         else:

@@ -16,12 +16,12 @@ class Ledger:
     """
 
     enqueued: int
-    succeeded: int
-    queued: int
-    blocked: int
-    running: int
-    dead: int
-    cancelled: int
+    succeeded: int = 0
+    queued: int = 0
+    blocked: int = 0
+    running: int = 0
+    dead: int = 0
+    cancelled: int = 0
     before: int = 0
     unanswered: int = 0
 
@@ -48,4 +48,4 @@ class Ledger:
         )
         if self.unanswered:
             enqueued += f" + up to {self.unanswered:,} unanswered"
-        return f"{enqueued} {'=' if self.adds_up else '≠'} {states}"
+        return f"{enqueued} {'=' if self.adds_up else '!='} {states}"

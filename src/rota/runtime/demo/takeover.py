@@ -40,13 +40,12 @@ class Takeover:
         missed = f"{self.worker} was missed after {self.ended_after:.2f} s"
         if not self.jobs:
             return f"{missed}; it was running nothing"
-        starts = self.starts
         recorded = f"{missed}; {_jobs(len(self.jobs))} recorded as lost with it"
+        starts = self.starts
         if not starts:
             return f"{recorded}, none started again yet"
-        when = f"{starts[0]:.2f} s" if len(starts) == 1 else f"{starts[0]:.2f} to {starts[-1]:.2f} s"
         whole = "all" if len(starts) == len(self.jobs) else f"{len(starts)} of them"
-        return f"{recorded}, {whole} running again on peers {when} after the kill"
+        return f"{recorded}, {whole} started again by peers within {starts[-1]:.2f} s of the kill"
 
 
 def _jobs(count: int) -> str:

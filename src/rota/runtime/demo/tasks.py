@@ -25,14 +25,14 @@ def resize_image(path: str, width: int = 320) -> str:
 
 @app.task(retry=Retry(attempts=5, base=0.5))
 async def charge_card(order_id: int) -> str:
-    """Fails on purpose: every fifth order meets a busy bank at its first attempt, and succeeds in a later one."""
+    """Fails on purpose: every tenth order meets a busy bank at its first attempt, and succeeds in a later one."""
     await asyncio.sleep(0.05)
-    if order_id % 5 == 0 and current_job().attempt == 1:
-        raise ConnectionError("the bank is busy")
+    if order_id % 10 == 0 and current_job().attempt == 1:
+        raise TimeoutError("bank busy")
     return f"order {order_id} is paid"
 
 
 @app.task(retry=Retry(attempts=2, base=0.5))
 def import_row(line: int) -> None:
     """Fails always: it ends among the dead letters, where someone will look at it."""
-    raise ValueError(f"line {line} has no date")
+    raise ValueError(f"no date in line {line}")

@@ -23,7 +23,7 @@ from rota.runtime.supervisor import describe_exit
 
 __all__ = ["Snapshot", "Tour", "WorkerView"]
 
-BUSY = 3  # jobs held by a worker that is worth killing
+BUSY = 6  # jobs held by a worker that is worth killing
 BUSY_WITHIN = 1.5  # seconds; then the busiest there is will do
 TAKEOVER_WITHIN = 15.0  # seconds; a whole lease, which is what it takes without the proof of life
 RATE_OVER = 2.0  # seconds that a rate is taken over
@@ -146,8 +146,8 @@ class Tour:
             name=hand.name,
             pid=hand.process.pid,
             state=_state(hand, members[ids[-1]].state if ids else None),
-            running=sum(held.get(id, 0) for id in ids),
-            done=sum(done.get(id, 0) for id in ids),
+            running=sum(held.get(member, 0) for member in ids),
+            done=sum(done.get(member, 0) for member in ids),
         )
 
     def _rate(self, succeeded: int) -> float:
@@ -179,7 +179,7 @@ class Tour:
         while True:
             await self._know_members()
             held = await self._app.database.run(held_by_member())
-            holds = {hand: sum(held.get(str(id), 0) for id in hand.members) for hand in self._crew.running}
+            holds = {hand: sum(held.get(str(member), 0) for member in hand.members) for hand in self._crew.running}
             busiest = max(holds, key=holds.__getitem__, default=None)
             if busiest is not None and (holds[busiest] >= BUSY or time.monotonic() > until):
                 return busiest, holds[busiest]
@@ -197,11 +197,12 @@ class Tour:
             member = members.get(str(victim.members[-1])) if victim.members else None
             if member is None:  # it was killed before it had joined, so there is nothing to take
                 break
+            jobs = await self._app.database.run(taken_over_from(member.id))
             takeover = Takeover(
                 worker=victim.name,
                 killed_at=killed_at,
                 ended_at=member.ended_at,
-                jobs=tuple(await self._app.database.run(taken_over_from(member.id))),
+                jobs=tuple(jobs),
                 still_held=(await self._app.database.run(held_by_member())).get(str(member.id), 0),
             )
         return takeover

@@ -1,0 +1,44 @@
+"""Single keys from the terminal, without Enter."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+
+__all__ = ["listen_to_keys"]
+
+
+@contextlib.contextmanager
+def listen_to_keys(on_key: Callable[[str], None]) -> Iterator[bool]:
+    """Call `on_key` on the running loop with each key while the block runs; the terminal is as before afterwards.
+
+    Yields whether there is a keyboard: not when input is not a terminal, or when we are in its background.
+    """
+    if not sys.stdin.isatty() or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
+        yield False
+        return
+    keyboard = sys.stdin.fileno()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        pressed = os.read(keyboard, 64).decode(errors="ignore")
+        if not pressed:  # the terminal is gone
+            loop.remove_reader(keyboard)
+        for key in pressed:
+            on_key(key)
+
+    before = termios.tcgetattr(keyboard)
+    try:
+        tty.setcbreak(keyboard)  # Ctrl-C stays a signal
+        loop.add_reader(keyboard, read)
+        yield True
+    finally:
+        loop.remove_reader(keyboard)
+        # the terminal may be gone, and then nothing is to be restored
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import termios
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from rich.console import Console
+
+from rota.cli.demo import CODE, KEYS
+from rota.cli.demo_screen import Frame, render
+from rota.jobs.inspect import TakenOver
+from rota.runtime.demo.events import Event, worth_showing
+from rota.runtime.demo.ledger import Ledger
+from rota.runtime.demo.takeover import Takeover
+from rota.runtime.demo.tour import Snapshot, WorkerView
+from rota.testing import until_sync
+from tests.commands import Command, is_running
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "exit_code"),
+    [
+        (Ledger(enqueued=0), 0),
+        (Ledger(enqueued=6, succeeded=1, queued=1, blocked=1, running=1, dead=1, cancelled=1), 0),
+        (Ledger(enqueued=5, succeeded=4), 1),
+        (Ledger(enqueued=5, succeeded=6), 1),
+        (Ledger(enqueued=5, succeeded=9, before=4), 0),
+        (Ledger(enqueued=5, succeeded=6, unanswered=1), 0),
+        (Ledger(enqueued=5, succeeded=4, unanswered=1), 1),
+    ],
+)
+def test_exit_code_is_1_unless_every_job_is_accounted_for(ledger: Ledger, exit_code: int) -> None:
+    assert ledger.exit_code == exit_code
+    assert (" = " in str(ledger)) == ledger.adds_up
+
+
+@pytest.mark.one_server
+def test_demo_on_a_given_database_adds_up_also_the_second_time(tmp_path: Path, rota_database: str) -> None:
+    options = ("demo", "--seconds", "1", "--workers", "1", "--json", "--dsn", rota_database)
+    with Command(*options, folder=tmp_path) as first:
+        first.wait()
+        assert first.process.returncode == 0, first.err
+        account = json.loads(first.out)
+
+    with Command(*options, folder=tmp_path) as second:
+        second.wait()
+        again = json.loads(second.out)
+
+    assert account["adds_up"]
+    assert account["enqueued"] == account["succeeded"] + account["queued"] + account["dead"] > 0
+    assert again["adds_up"]
+    assert again["before"] == account["enqueued"]
+
+
+def test_demo_kills_a_worker_and_loses_nothing(tmp_path: Path) -> None:
+    with Command("demo", "--seconds", "7", folder=tmp_path) as demo:
+        assert demo.wait() == 0, demo.err
+
+        assert re.search(r"^enqueued [\d,]+ = succeeded [\d,]+ \+ queued \d+ .* running 0 \+ dead \d+", demo.out)
+        assert re.search(r"kill -9 worker-\d \(pid \d+\), which was running \d+ jobs", demo.err)
+        assert re.search(r"missed after \d\.\d\d s; \d+ jobs? recorded as lost with it, all started again", demo.err)
+        assert CODE in "\n".join(line.rstrip() for line in demo.err.splitlines()) + "\n"
+
+
+def test_interrupt_in_the_middle_leaves_no_process_behind(tmp_path: Path) -> None:
+    with Command("demo", "--seconds", "60", "--workers", "2", folder=tmp_path) as demo:
+        demo.wait_for("1 s  2 workers")
+        workers = demo.children()
+        server = demo_server(demo)
+
+        demo.interrupt()
+
+        assert demo.wait() == 0
+        assert demo.out.startswith("enqueued ")
+        assert len(workers) == 2
+        assert not any(is_running(pid) for pid in [*workers, *server])
+
+
+def test_workers_and_server_end_with_a_demo_that_is_killed(tmp_path: Path) -> None:
+    with Command("demo", "--seconds", "60", "--workers", "2", folder=tmp_path) as demo:
+        demo.wait_for("2 workers")
+        processes = [*demo.children(), *demo_server(demo)]
+
+        demo.process.kill()
+
+        until_sync(lambda: not any(is_running(pid) for pid in processes), timeout=20)
+
+
+def test_keys_work_and_the_terminal_is_as_before(tmp_path: Path) -> None:
+    master, terminal = pty.openpty()
+    before = termios.tcgetattr(terminal)
+    shown: list[bytes] = []
+    threading.Thread(target=read_all, args=(master, shown), daemon=True).start()
+
+    with Command("demo", "--workers", "2", folder=tmp_path, terminal=terminal) as demo:
+        until_sync(lambda: b"worker-2" in b"".join(shown) and b"live" in b"".join(shown), timeout=30)
+        os.write(master, b"c")
+        until_sync(lambda: b"finished what it ran" in b"".join(shown), timeout=15)
+        os.write(master, b"q")
+        assert demo.wait() == 0, demo.err
+
+    assert termios.tcgetattr(terminal) == before
+    assert "accounted for" in demo.err
+    os.close(terminal)
+
+
+def test_code_shown_at_the_end_runs() -> None:
+    module: dict[str, Any] = {"__name__": "shown"}
+    exec(CODE, module)
+
+    with module["app"].inline():
+        assert module["charge_card"].enqueue_sync(7).result == "order 7 is paid"
+
+
+def test_takeover_is_complete_once_nothing_is_held_and_all_is_started_again() -> None:
+    killed_at, peer = NOW, uuid4()
+
+    def job(started_after: float | None) -> TakenOver:
+        again = None if started_after is None else NOW + timedelta(seconds=started_after)
+        return TakenOver(1, "send_welcome", NOW, again, peer)
+
+    ended_at = NOW + timedelta(seconds=0.9)
+
+    assert not Takeover("worker-1", killed_at, None, (), 0).complete
+    assert not Takeover("worker-1", killed_at, ended_at, (), 2).complete
+    assert not Takeover("worker-1", killed_at, ended_at, (job(1.0), job(None)), 0).complete
+    assert Takeover("worker-1", killed_at, ended_at, (job(1.5), job(1.0)), 0).starts == [1.0, 1.5]
+    assert "all started again by peers within 1.50 s" in str(
+        Takeover("worker-1", killed_at, ended_at, (job(1.5), job(1.0)), 0)
+    )
+
+
+def test_frame_fits_a_small_terminal() -> None:
+    workers = tuple(WorkerView(f"worker-{n}", 1000 + n, "killed, taken over", 0, 1) for n in range(9))
+    live = tuple(WorkerView(f"worker-{n}", 1000 + n, "live", 30, 12345) for n in range(9, 12))
+    events = [Event(NOW, "worker-1", "[red] is not markup " * 9)] * 30
+    takeover = Takeover("worker-1", NOW, NOW)
+    snapshot = Snapshot(workers + live, {"succeeded": 10**6, "queued": 3, "running": 3, "dead": 1}, 10**6, 31.4)
+    console = Console(width=80, height=24, record=True, file=open(os.devnull, "w"))
+
+    console.print(render(Frame("PostgreSQL 18.6", 61, snapshot, [1.0, 2.0], events, takeover, KEYS, 24)))
+
+    lines = console.export_text().splitlines()
+    assert len(lines) <= 24
+    assert all(len(line) <= 80 for line in lines)
+    assert "worker-11" in "".join(lines)
+    assert "[red] is not markup" in "".join(lines)
+
+
+def test_only_warnings_of_workers_are_shown() -> None:
+    assert worth_showing("21:03:04 WARNING job 1 (a) failed in attempt 1: x; it is dead") is not None
+    assert worth_showing("21:03:04 INFO    worker stopped") is None
+    assert worth_showing("Traceback (most recent call last):") is None
+
+
+def demo_server(demo: Command) -> list[int]:
+    """The processes of the demo's own PostgreSQL, found by the socket folder in its workers' environment."""
+    environment = Path(f"/proc/{demo.process.pid}/environ")
+    del environment
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"rota-postgres-" in told:
+            found.append(int(entry.name))
+    return found
+
+
+def read_all(descriptor: int, into: list[bytes]) -> None:
+    try:
+        while data := os.read(descriptor, 65536):
+            into.append(data)
+    except OSError:
+        return

@@ -1,0 +1,127 @@
+"""The project's own tests use the kit it ships, on every PostgreSQL this machine has.
+
+A test that asks for a database runs once per server version (`[pg18]`, `[pg15]`); `--postgres 18` narrows that, and so does
+`@pytest.mark.one_server` for a test to which the version cannot matter. Tests that restart or break PostgreSQL take
+`own_server`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.embedded import Binaries, EmbeddedServer, find_binaries, read_binaries
+from rota.embedded.binaries import candidates
+from rota.errors import PostgresNotFound
+from rota.testing import DatabaseServer
+from rota.testing.servers import shared_server, throwaway_server
+
+pytest_plugins = ["pytester"]
+
+GIVEN = "given"  # the server that ROTA_TEST_DATABASE_URL names
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--postgres", type=int, metavar="MAJOR", help="Run database tests on this PostgreSQL version only."
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "one_server: runs on one PostgreSQL version only, as it cannot matter which")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for name in ("rota_server", "own_server"):
+        if name in metafunc.fixturenames:
+            versions = server_versions(metafunc.config.getoption("--postgres"))
+            if metafunc.definition.get_closest_marker("one_server"):
+                versions = versions[:1]
+            metafunc.parametrize(name, versions, ids=server_id, indirect=True, scope="session")
+            return
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    versions = server_versions(config.getoption("--postgres"))
+    if versions[0] != GIVEN and len(versions) == 1:
+        terminalreporter.write_line(
+            f"Database tests ran on PostgreSQL {versions[0]} alone; install a second version to run them on both.",
+            yellow=True,
+        )
+
+
+@functools.cache
+def installed() -> dict[str, Binaries]:
+    """PostgreSQL by major version, in the order Rota would choose; the first folder of a version counts."""
+    found: dict[str, Binaries] = {}
+    for directory, origin in candidates():
+        with contextlib.suppress(PostgresNotFound):
+            binaries = read_binaries(directory, origin)
+            found.setdefault(str(binaries.major), binaries)
+    return found
+
+
+@functools.cache
+def server_versions(wanted: int | None) -> list[str]:
+    """The servers to test on: what Rota finds first on this machine, and the oldest other version."""
+    if os.environ.get("ROTA_TEST_DATABASE_URL"):
+        return [GIVEN]
+    if wanted is not None:
+        return [str(find_binaries(wanted).major)]
+    default = str(find_binaries().major)
+    return [default, *sorted(installed().keys() - {default}, key=int)[:1]]
+
+
+def server_id(version: str) -> str:
+    return f"pg{version}"
+
+
+@pytest.fixture(scope="session")
+def servers(rota_run_folder: Path) -> Iterator[Callable[[str], DatabaseServer]]:
+    """The server of each version, started when first asked for and kept to the end of the run."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def server(version: str) -> DatabaseServer:
+            if version == GIVEN:
+                return stack.enter_context(contextlib.closing(DatabaseServer(os.environ["ROTA_TEST_DATABASE_URL"])))
+            url = stack.enter_context(shared_server(rota_run_folder, version, installed()[version]))
+            return stack.enter_context(contextlib.closing(DatabaseServer(url, volatile=True)))
+
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rota_server(request: pytest.FixtureRequest, servers: Callable[[str], DatabaseServer]) -> DatabaseServer:
+    return servers(request.param)
+
+
+class OwnServer:
+    """A server that a test may restart and break, with a database ready for workers."""
+
+    def __init__(self, server: EmbeddedServer, binaries: Binaries) -> None:
+        self.server = server
+        self.binaries = binaries
+        self.databases = DatabaseServer(server.start(), volatile=True)
+        self.dsn = self.databases.create_database()
+        self.databases.close()
+
+    def restart(self, mode: str = "immediate") -> None:
+        """Restart PostgreSQL at the same address and return when it answers; `immediate` is a crash with recovery."""
+        self.server.restart(mode)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def own_server(request: pytest.FixtureRequest) -> Iterator[OwnServer]:
+    """A private server for tests that restart or break PostgreSQL."""
+    binaries = find_binaries() if request.param == GIVEN else installed()[request.param]
+    server = throwaway_server(binaries)
+    try:
+        yield OwnServer(server, binaries)
+    finally:
+        server.close()

@@ -1,0 +1,195 @@
+"""A signal from its arrival to the exit of the process: nothing is lost, and nothing is charged for it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from rota.facts import Drained, JobClaimLost
+from rota.testing import TestRota, WorkerProcess, fact, until
+
+StartWorker = Callable[..., WorkerProcess]
+
+APP = """
+import asyncio, threading, time
+from rota import Rota, current_job
+
+app = Rota()
+
+@app.task(name="nap")
+async def nap(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "rested"
+
+@app.task(name="nap_in_a_thread")
+def nap_in_a_thread(seconds: float) -> str:
+    time.sleep(seconds)
+    return "rested"
+
+@app.task(name="watchful")
+def watchful() -> str:
+    while not current_job().stopping:
+        time.sleep(0.01)
+    return "saw the stop"
+"""
+
+
+@pytest.fixture
+def app(rota_app: TestRota) -> TestRota:
+    rota_app.task(name="nap")(_nap)
+    rota_app.task(name="nap_in_a_thread")(_nap)
+    rota_app.task(name="watchful")(_watchful)
+    return rota_app
+
+
+def _nap(seconds: float) -> str:
+    raise AssertionError("runs in the worker process")
+
+
+def _watchful() -> str:
+    raise AssertionError("runs in the worker process")
+
+
+async def running(app: TestRota, count: int) -> None:
+    async def there() -> bool:
+        return len(await app.jobs.list(state="running")) == count
+
+    await until(there, what=f"{count} running jobs")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_running_jobs_finish_and_the_process_leaves(app: TestRota, rota_worker: StartWorker, number: int) -> None:
+    worker = rota_worker(APP)
+    jobs = [await app.tasks[name].enqueue(0.5) for name in ("nap", "nap_in_a_thread")]
+    await running(app, 2)
+
+    worker.signal(number)
+    assert worker.wait(10) == 0
+
+    assert [await job.wait() for job in jobs] == ["rested", "rested"]
+    (member,) = await app.members(ended=True)
+    assert (member.state, member.end_reason) == ("ended", "left")
+
+
+async def test_claiming_stops_at_once_and_what_waits_stays_for_others(app: TestRota, rota_worker: StartWorker) -> None:
+    worker = rota_worker(APP, concurrency=1)
+    first = await app.tasks["nap"].enqueue(0.5)
+    await running(app, 1)
+    rest = [await app.tasks["nap"].enqueue(0) for _ in range(5)]
+
+    worker.terminate()
+    assert worker.wait(10) == 0
+
+    assert await first.wait() == "rested"
+    assert [((await job.refresh()).state, (await job.refresh()).attempt) for job in rest] == [("queued", 0)] * 5
+
+
+async def test_what_does_not_finish_in_time_is_handed_back_without_costing_an_attempt(
+    app: TestRota, rota_worker: StartWorker
+) -> None:
+    worker = rota_worker(APP, args=["--grace", "0.2"])
+    jobs = [await app.tasks[name].enqueue(60) for name in ("nap", "nap_in_a_thread")]
+    await running(app, 2)
+
+    worker.terminate()
+    assert worker.wait(10) == 0
+
+    settled = [await job.refresh() for job in jobs]
+    assert [(job.state, job.attempt, job.losses, job.errors) for job in settled] == [("queued", 0, 0, ())] * 2
+
+
+async def test_a_second_signal_hands_running_jobs_back_at_once(app: TestRota, rota_worker: StartWorker) -> None:
+    worker = rota_worker(APP)
+    job = await app.tasks["nap"].enqueue(60)
+    await running(app, 1)
+
+    worker.terminate()
+    worker.wait_for_output("stopping")
+    worker.terminate()
+    assert worker.wait(10) == 0
+
+    assert ((await job.refresh()).state, (await job.refresh()).attempt) == ("queued", 0)
+
+
+async def test_a_body_can_see_that_the_worker_wants_to_stop(app: TestRota, rota_worker: StartWorker) -> None:
+    worker = rota_worker(APP)
+    job = await app.tasks["watchful"].enqueue()
+    await running(app, 1)
+
+    worker.terminate()
+    assert worker.wait(10) == 0
+
+    assert await job.wait() == "saw the stop"
+
+
+async def test_a_worker_told_to_drain_ends_when_nothing_is_left(app: TestRota, rota_worker: StartWorker) -> None:
+    jobs = await app.enqueue_many([app.tasks["nap"].bind(0.01) for _ in range(50)])
+
+    worker = rota_worker(APP, args=["--drain"], wait=False)
+    assert worker.wait(20) == 0
+
+    assert {(await job.refresh()).state for job in jobs} == {"succeeded"}
+
+
+async def test_queues_keep_workers_apart(app: TestRota, rota_worker: StartWorker) -> None:
+    mine = await app.tasks["nap"].using(queue="a").enqueue(0)
+    other = await app.tasks["nap"].using(queue="c").enqueue(0)
+
+    assert rota_worker(APP, queues=["a", "b"], args=["--drain"], wait=False).wait(20) == 0
+
+    assert [(await job.refresh()).state for job in (mine, other)] == ["succeeded", "queued"]
+
+
+async def test_cancelling_work_hands_back_at_once_and_leaves(rota_app: TestRota) -> None:
+    @rota_app.task
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    job = await forever.enqueue()
+    drained = fact(rota_app.facts, Drained)
+    working = asyncio.create_task(rota_app.work())
+    await running(rota_app, 1)
+
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+    assert (await drained).handed_back == 1
+    assert ((await job.refresh()).state, (await job.refresh()).attempt) == ("queued", 0)
+    assert [m.end_reason for m in await rota_app.members(ended=True)] == ["left"]
+
+
+async def test_a_body_that_ignores_its_cancellation_is_not_waited_for_and_its_outcome_is_void(rota_app: TestRota) -> None:
+    release = asyncio.Event()
+
+    @rota_app.task
+    async def stubborn() -> str:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+        return "too late"
+
+    job = await stubborn.enqueue()
+    working = asyncio.create_task(rota_app.work(grace=0.1))
+    await running(rota_app, 1)
+
+    rota_app.stop()
+    await working
+    release.set()
+
+    assert ((await job.refresh()).state, (await job.refresh()).attempt) == ("queued", 0)
+
+
+async def test_a_stop_while_idle_is_immediate(app: TestRota, rota_worker: StartWorker) -> None:
+    worker = rota_worker(APP)
+
+    worker.terminate()
+    assert worker.wait(5) == 0
+
+    assert JobClaimLost.__name__ not in worker.output()
+    assert "left" in worker.output()

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import asyncio
+import os
+
+import psycopg
+import pytest
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from rota import DatabaseUnavailable, ForkedProcess, InvalidDsn, Rota
+from rota.postgres.connection import Connector
+from rota.postgres.dsn import Dsn
+from rota.postgres.query import scalar, statement
+from rota.postgres.session import Session
+
+ONE = statement("one", "select 1").query(read=scalar)
+PID = statement("pid", "select pg_backend_pid()").query(read=scalar)
+SLOW = statement("slow", "select pg_sleep(30)").query(read=scalar)
+
+
+def test_every_connection_says_who_it_is_and_gives_up_in_time(rota_database: str) -> None:
+    with Connector(Dsn(rota_database), "claim").connect_sync() as connection:
+        settings = dict(
+            connection.execute(
+                "select name, setting from pg_settings where name = any (%s)",
+                [
+                    [
+                        "application_name",
+                        "statement_timeout",
+                        "lock_timeout",
+                        "idle_in_transaction_session_timeout",
+                        "TimeZone",
+                    ]
+                ],
+            ).fetchall()
+        )
+        parameters = connection.info.get_parameters()
+
+    assert settings["application_name"].startswith("rota:claim@")
+    assert settings["statement_timeout"] == "30000"
+    assert settings["lock_timeout"] == "10000"
+    assert settings["idle_in_transaction_session_timeout"] == "15000"
+    assert settings["TimeZone"] == "UTC"
+    assert parameters["keepalives_idle"] == "3"
+    assert parameters["tcp_user_timeout"] == "5000"
+    assert parameters["connect_timeout"] == "5"
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
+def test_a_default_isolation_of_the_users_does_not_change_ours(rota_database: str, isolation: str) -> None:
+    dsn = psycopg.conninfo.make_conninfo(
+        rota_database, options=f"-c default_transaction_isolation={isolation.replace(' ', chr(92) + ' ')}"
+    )
+
+    with Connector(Dsn(dsn), "claim").connect_sync() as connection:
+        assert connection.execute("show transaction_isolation").fetchone() == ("read committed",)
+
+
+async def test_a_session_connects_anew_after_its_connection_broke(rota_database: str) -> None:
+    session = Session(Connector(Dsn(rota_database), "claim"), "rota")
+    pid = await session.run(PID)
+    with psycopg.connect(rota_database, autocommit=True) as admin:
+        admin.execute("select pg_terminate_backend(%s, 5000)", [pid])
+
+    with pytest.raises(DatabaseUnavailable):
+        await session.run(ONE)
+
+    assert await session.run(ONE) == 1
+    await session.close()
+
+
+async def test_a_statement_that_hangs_is_given_up(rota_database: str) -> None:
+    session = Session(Connector(Dsn(rota_database), "claim"), "rota", deadline=0.2)
+
+    with pytest.raises(DatabaseUnavailable, match="did not answer 'slow' within 0.2 s"):
+        await session.run(SLOW)
+
+    assert await session.run(ONE) == 1
+    await session.close()
+
+
+async def test_a_cancelled_statement_leaves_the_session_usable(rota_database: str) -> None:
+    session = Session(Connector(Dsn(rota_database), "claim"), "rota")
+    await session.run(ONE)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(session.run(SLOW), 0.1)
+
+    assert await session.run(ONE) == 1
+    await session.close()
+
+
+async def test_an_idle_connection_that_the_server_closed_is_not_used(rota_database: str) -> None:
+    """An enqueue after a server restart works at once, and nobody has to wonder whether the first try ran."""
+    async with Rota(rota_database) as app:
+        pid = await app.database.run(PID)
+        with psycopg.connect(rota_database, autocommit=True) as admin:
+            admin.execute("select pg_terminate_backend(%s, 5000)", [pid])
+
+        assert await app.database.run(ONE) == 1
+
+
+def test_the_same_for_sync_callers(rota_database: str) -> None:
+    with Rota(rota_database) as app:
+        pid = app.database.run_sync(PID)
+        with psycopg.connect(rota_database, autocommit=True) as admin:
+            admin.execute("select pg_terminate_backend(%s, 5000)", [pid])
+
+        assert app.database.run_sync(ONE) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"dbname": "no_such_database"}, {"user": "nobody_at_all"}])
+def test_a_wrong_address_is_told_from_an_absent_server(rota_database: str, wrong: dict[str, str]) -> None:
+    with pytest.raises(InvalidDsn), Rota(psycopg.conninfo.make_conninfo(rota_database, **wrong)) as app:
+        app.database.run_sync(ONE)
+    with pytest.raises(DatabaseUnavailable), Rota("host=127.0.0.1 port=1 password=s3cret") as app:
+        app.database.run_sync(ONE)
+
+
+async def test_the_users_own_pools_are_used(rota_database: str) -> None:
+    async with AsyncConnectionPool(rota_database, min_size=1, kwargs={"application_name": "mine"}, open=False) as pool:
+        await pool.open()
+        with ConnectionPool(rota_database, min_size=1, kwargs={"application_name": "mine"}, open=True) as sync_pool:
+            app = Rota(rota_database, pool=[pool, sync_pool])
+            name = statement("name", "select current_setting('application_name')").query(read=scalar)
+
+            @app.task
+            def f() -> None: ...
+
+            assert await app.database.run(name) == "mine"
+            assert app.database.run_sync(name) == "mine"
+            assert (await f.enqueue()).id < f.enqueue_sync().id
+
+
+def test_each_event_loop_has_connections_of_its_own(rota_database: str) -> None:
+    app = Rota(rota_database)
+
+    async def ask() -> int:
+        async with app:
+            return int(await app.database.run(ONE))
+
+    assert asyncio.run(ask()) == asyncio.run(ask()) == 1
+
+
+def test_a_fork_after_the_start_is_refused_in_the_child(rota_database: str) -> None:
+    with Rota(rota_database) as app:
+        app.database.run_sync(ONE)
+        child = os.fork()
+        if child == 0:
+            try:
+                app.database.run_sync(ONE)
+            except ForkedProcess as error:
+                os._exit(7 if "spawn" in str(error) else 8)
+            os._exit(9)
+        _, status = os.waitpid(child, 0)
+
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert app.database.run_sync(ONE) == 1
+
+
+def test_a_fork_before_the_start_is_fine(rota_database: str) -> None:
+    app = Rota(rota_database)
+    child = os.fork()
+    if child == 0:
+        os._exit(7 if app.database.run_sync(ONE) == 1 else 8)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 7

@@ -1,0 +1,87 @@
+"""Least privilege, tried with real roles: each does its part, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from rota import Rota, RotaError
+from rota.postgres.roles import roles_sql
+
+
+@dataclass(frozen=True)
+class Roles:
+    schema: str
+    dsn: str
+
+    def as_role(self, name: str) -> str:
+        return make_conninfo(self.dsn, user=f"{self.schema}_{name}_login")
+
+
+@pytest.fixture
+def roles(rota_database: str) -> Iterator[Roles]:
+    """A schema owned by someone who is no superuser, and a login for each of its roles."""
+    schema = f"r{uuid4().hex[:8]}"
+    names = ("enqueue", "worker", "read")
+    with psycopg.connect(rota_database, autocommit=True) as admin:
+        admin.execute(f"create role {schema}_owner login nosuperuser createrole")
+        admin.execute(f"create schema {schema} authorization {schema}_owner")
+        owner = Rota(make_conninfo(rota_database, user=f"{schema}_owner"), schema=schema)
+        owner.migrate_sync()
+        owner.run_script_sync(roles_sql(schema))
+        owner.run_script_sync(roles_sql(schema))  # the second time changes nothing
+        for name in names:
+            admin.execute(f"create role {schema}_{name}_login login nosuperuser in role {schema}_{name}")
+        yield Roles(schema, rota_database)
+        logins = ", ".join(f"{schema}_{name}_login" for name in names)
+        admin.execute(f"drop schema {schema} cascade")
+        admin.execute(f"drop role {logins}, {schema}_enqueue, {schema}_worker, {schema}_read")
+        admin.execute(f"drop owned by {schema}_owner; drop role {schema}_owner")
+
+
+def app_of(roles: Roles, name: str) -> Any:
+    app = Rota(roles.as_role(name), schema=roles.schema)
+    app.task(name="double")(lambda n: 2 * n)
+    return app
+
+
+async def test_each_role_does_its_part(roles: Roles) -> None:
+    async with app_of(roles, "enqueue") as front, app_of(roles, "worker") as back, app_of(roles, "read") as office:
+        job = await front.tasks["double"].enqueue(21)
+        many = await front.enqueue_many([front.tasks["double"].bind(n) for n in range(3)])
+        await back.work(drain=True)
+
+        assert await (await office.jobs.get(job.id)).wait() == 42
+        assert len(await office.jobs.list(state="succeeded")) == 1 + len(many)
+        assert len(await office.members(ended=True)) == 1
+
+
+def test_plain_sql_may_enqueue_too(roles: Roles) -> None:
+    with psycopg.connect(roles.as_role("enqueue")) as connection:
+        row = connection.execute(f"select {roles.schema}.enqueue('double', '{{\"n\": 4}}')").fetchone()
+
+    assert row == (1,)
+
+
+async def test_who_enqueues_can_neither_read_arguments_nor_work(roles: Roles) -> None:
+    async with app_of(roles, "enqueue") as front:
+        job = await front.tasks["double"].enqueue(21)
+
+        with pytest.raises(RotaError, match="permission denied"):
+            await front.jobs.get(job.id)
+        with pytest.raises(RotaError, match="permission denied"):
+            await front.work(drain=True)
+
+
+async def test_who_looks_can_change_nothing(roles: Roles) -> None:
+    async with app_of(roles, "read") as office:
+        with pytest.raises(RotaError, match="permission denied"):
+            await office.tasks["double"].enqueue(21)
+        with pytest.raises(RotaError, match="permission denied"):
+            await office.adopt()

@@ -1,0 +1,156 @@
+"""The app a test gets: work is done when asked for, and time is set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from rota import ConfigurationError, Retry, Rota, RotaError
+from rota.testing import TestRota, WorkerProcess, until, until_sync
+
+APP = """
+from rota import Rota
+app = Rota()
+
+@app.task(queue="later")
+async def remind(name: str) -> str:
+    return f"hello {name}"
+"""
+
+OTHERS = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+
+
+async def test_drain_runs_what_is_due_and_what_that_enqueues(rota_app: TestRota) -> None:
+    @rota_app.task
+    async def first() -> None:
+        await second.enqueue()
+
+    @rota_app.task
+    def second() -> str:
+        return "done"
+
+    await first.enqueue()
+    await second.using(delay="1h").enqueue()
+
+    assert await rota_app.drain() == 2
+    assert [job.task for job in rota_app.enqueued()] == [second.name]
+
+
+def test_sync_tests_drain_too(rota_app: TestRota) -> None:
+    @rota_app.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    job = double.enqueue_sync(21)
+
+    assert rota_app.drain_sync() == 1
+    assert job.wait_sync() == 42
+
+
+async def test_drain_counts_jobs_not_attempts(rota_app: TestRota) -> None:
+    @rota_app.task(retry=Retry(attempts=2, base=60.0, cap=60.0))
+    async def fail() -> None:
+        raise ValueError("no")
+
+    job = await fail.enqueue()
+
+    assert await rota_app.drain() == 0
+    rota_app.advance("1m")
+    assert await rota_app.drain() == 1
+    assert (await job.refresh()).state == "dead"
+
+
+async def test_drain_sync_inside_a_loop_says_what_to_write(rota_app: TestRota) -> None:
+    with pytest.raises(RotaError, match="await rota_app.drain"):
+        rota_app.drain_sync()
+
+
+def test_enqueued_lists_the_newest_last_and_filters_by_task(rota_app: TestRota) -> None:
+    @rota_app.task
+    async def one(number: int) -> None: ...
+
+    @rota_app.task
+    async def other() -> None: ...
+
+    one.enqueue_sync(1)
+    other.enqueue_sync()
+    one.enqueue_sync(2)
+
+    assert [job.args for job in rota_app.enqueued(one)] == [{"number": 1}, {"number": 2}]
+    assert [job.task for job in rota_app.enqueued(other.name)] == [other.name]
+    assert len(rota_app.enqueued()) == 3
+
+
+async def test_advance_wakes_a_worker_process_that_is_already_running(
+    rota_app: TestRota, rota_worker: Callable[..., WorkerProcess]
+) -> None:
+    @rota_app.task(queue="later")
+    async def remind(name: str) -> str: ...
+
+    # named after the task of the worker's own module
+    rota_app.tasks._tasks["remind"] = rota_app.tasks._tasks.pop(remind.name)
+    remind.name = "remind"
+    rota_worker(APP, queues=["later"])
+    job = await remind.using(delay="1h").enqueue("you")
+    [queued] = rota_app.enqueued()
+
+    rota_app.advance("59m")
+    rota_app.advance("1m")
+
+    assert await job.wait(timeout=5) == "hello you"
+    assert (await job.refresh()).finished_at >= queued.due_at
+
+
+async def test_leases_keep_real_time(rota_app: TestRota, rota_worker: Callable[..., WorkerProcess]) -> None:
+    worker = rota_worker(APP)
+    [member] = await rota_app.members()
+
+    rota_app.advance("30d")
+    [renewed] = await until(lambda: renewals(rota_app, after=member.renewed_at), what="a renewal after the jump")
+
+    assert renewed.id == member.id
+    assert worker.returncode is None
+
+
+async def renewals(app: Rota, after: object) -> list[object]:
+    return [member for member in await app.members() if member.renewed_at > after]
+
+
+def test_advance_refuses_a_database_that_is_not_the_kits(rota_database: str) -> None:
+    with TestRota(rota_database, schema="plain") as app:
+        app.migrate_sync()
+
+        with pytest.raises(ConfigurationError, match="no database of the test kit"):
+            app.advance("1h")
+
+
+@pytest.mark.one_server
+def test_time_only_goes_forward(rota_app: TestRota) -> None:
+    with pytest.raises(ConfigurationError, match="only goes forward"):
+        rota_app.advance(-1)
+
+
+def test_connections_end_with_the_event_loop_that_opened_them(rota_app: TestRota, rota_database: str) -> None:
+    async def use() -> None:
+        await rota_app.members()
+
+    asyncio.run(use())
+    asyncio.run(use())
+
+    with psycopg.connect(rota_database, autocommit=True) as connection:
+        until_sync(lambda: connection.execute(OTHERS).fetchone() == (0,), timeout=2, what="no other connection")
+
+
+async def test_connections_of_a_loop_that_lives_on_are_closed_when_asked(rota_app: TestRota) -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        await asyncio.to_thread(loop.run_until_complete, rota_app.members())
+
+        await asyncio.to_thread(rota_app.close_everywhere)
+
+        assert not asyncio.all_tasks(loop)
+    finally:
+        loop.close()
