@@ -10,8 +10,9 @@ N ?= 2
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
 
+# the byte code cache is worth seconds: the suite starts many processes
 test: $(VENV)/.dev  ## the whole default suite, on its own PostgreSQL
-	$(BIN)/python -m pytest -n $(N) --dist worksteal
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal
 
 install: $(VENV)/.installed  ## the environment alone
 

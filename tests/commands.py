@@ -16,9 +16,10 @@ _ELSEWHERE = ("ROTA_", "DATABASE_URL", "PG")  # what would point the command at 
 
 
 class Command:
-    """Runs from construction until it ends by itself or the block does."""
+    """Runs from construction until it ends by itself or the block does. All its files are in the folder."""
 
     def __init__(self, *arguments: str, folder: Path, terminal: int | None = None) -> None:
+        self._folder = folder
         self._out = folder / "stdout"
         self._err = folder / "stderr"
         with self._out.open("wb") as out, self._err.open("wb") as err:
@@ -31,6 +32,7 @@ class Command:
                 env={
                     **{name: value for name, value in os.environ.items() if not name.startswith(_ELSEWHERE)},
                     "TERM": "xterm",
+                    "TMPDIR": str(folder),
                 },
                 process_group=0 if terminal is None else None,
                 start_new_session=terminal is not None,
@@ -54,7 +56,10 @@ class Command:
             assert not ended, f"it ended with {self.process.returncode}, saying:\n{self.err}"
             return False
 
-        until_sync(said, timeout, f"{text!r} in:\n{self.err}")
+        try:
+            until_sync(said, timeout)
+        except AssertionError as error:
+            raise AssertionError(f"Waited {timeout:g} s for {text!r}. It said:\n{self.err}") from error
 
     def wait(self, timeout: float = 40) -> int:
         return self.process.wait(timeout)
@@ -67,6 +72,14 @@ class Command:
         listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(pid) for pid in listed.read_text().split()]
 
+    def servers(self) -> list[int]:
+        """The processes that were told of its folder: its own PostgreSQL and that one's keeper."""
+        return [
+            int(entry.name)
+            for entry in Path("/proc").glob("[0-9]*")
+            if str(self._folder).encode() in _command_line(entry) and is_running(int(entry.name))
+        ]
+
     def __enter__(self) -> Self:
         return self
 
@@ -75,6 +88,13 @@ class Command:
     ) -> None:
         self.process.kill()
         self.process.wait()
+
+
+def _command_line(entry: Path) -> bytes:
+    try:
+        return (entry / "cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def is_running(pid: int) -> bool:

@@ -37,20 +37,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    for name in ("rota_server", "own_server"):
-        if name in metafunc.fixturenames:
-            versions = server_versions(metafunc.config.getoption("--postgres"))
-            if metafunc.definition.get_closest_marker("one_server"):
-                versions = versions[:1]
-            metafunc.parametrize(name, versions, ids=server_id, indirect=True, scope="session")
-            return
+    if names := [name for name in ("rota_server", "own_server") if name in metafunc.fixturenames]:
+        versions = server_versions(metafunc.config.getoption("--postgres"))
+        if metafunc.definition.get_closest_marker("one_server"):
+            versions = versions[:1]
+        ids = [f"pg{version}" for version in versions]
+        values = [[version] * len(names) for version in versions]
+        metafunc.parametrize(names, values, ids=ids, indirect=True, scope="session")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    versions = server_versions(config.getoption("--postgres"))
-    if versions[0] != GIVEN and len(versions) == 1:
+    if config.getoption("--postgres") is None and not os.environ.get("ROTA_TEST_DATABASE_URL") and len(installed()) < 2:
+        found = " and ".join(installed()) or "none"
         terminalreporter.write_line(
-            f"Database tests ran on PostgreSQL {versions[0]} alone; install a second version to run them on both.",
+            f"PostgreSQL versions on this machine: {found}. Database tests run on two where a second one is installed.",
             yellow=True,
         )
 
@@ -75,10 +75,6 @@ def server_versions(wanted: int | None) -> list[str]:
         return [str(find_binaries(wanted).major)]
     default = str(find_binaries().major)
     return [default, *sorted(installed().keys() - {default}, key=int)[:1]]
-
-
-def server_id(version: str) -> str:
-    return f"pg{version}"
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +114,10 @@ class OwnServer:
 
 @pytest.fixture
 def own_server(request: pytest.FixtureRequest) -> Iterator[OwnServer]:
-    """A private server for tests that restart or break PostgreSQL."""
+    """A private server for tests that restart or break PostgreSQL.
+
+    A module that overrides `rota_database` with `own_server.dsn` has `rota_app` and `rota_worker` on it as well.
+    """
     binaries = find_binaries() if request.param == GIVEN else installed()[request.param]
     server = throwaway_server(binaries)
     try:

@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rota.clock import Duration
 from rota.embedded import shared_server
@@ -155,7 +155,13 @@ class Rota:
         await self.check()
         worker = Worker(self.database, self.tasks, settings, self.facts)
         control = Control(
-            self.database.connector("control", settings=_CONTROL_SETTINGS, network=_CONTROL_NETWORK),
+            self.database.connector(
+                "control",
+                settings=_CONTROL_SETTINGS,
+                network=_CONTROL_NETWORK,
+                # three tries fit into a lease
+                patience=self.settings.lease.lease.total_seconds() / 3,
+            ),
             self.settings.schema,
             release=RELEASE,
             facts=self.facts,
@@ -233,7 +239,7 @@ class Rota:
     def close_sync(self) -> None:
         self.database.close_sync()
 
-    async def __aenter__(self) -> Rota:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -241,7 +247,7 @@ class Rota:
     ) -> None:
         await self.close()
 
-    def __enter__(self) -> Rota:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -91,7 +91,9 @@ async def test_a_new_worker_takes_over_from_one_that_died_with_nobody_watching(
     assert heir.returncode is None
 
 
-async def test_a_starting_worker_never_touches_what_a_live_one_holds(rota_app: TestRota, rota_worker: StartWorker) -> None:
+async def test_a_starting_worker_never_touches_what_a_live_one_holds(
+    rota_app: TestRota, rota_worker: StartWorker
+) -> None:
     rota_app.task(name="hold")(lambda: None)
     rota_worker(APP)
     job = await rota_app.tasks["hold"].enqueue()

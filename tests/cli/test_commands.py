@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from rota.testing.plugin import TestRota
+from rota.testing import TestRota
 
 Run = Callable[..., Any]
 

@@ -18,10 +18,11 @@ from rota.embedded.home import Home
 from rota.errors import DataDirectoryError, PostgresNotFound, PostgresStartFailed
 
 
-@pytest.mark.parametrize("name", ["with spaces and ünïcode", "with, a comma", "with \"quotes\" and 'more'", "p%20c?&#"])
+@pytest.mark.parametrize(
+    "name", ["with spaces and ünïcode", "with, a comma", "with \"quotes\" and 'more'", "p%20c?&#", "space at the end "]
+)
 def test_a_path_with_unusual_letters_works(home: Path, tools: Any, name: str) -> None:
-    strange = home.parent / name / "home"
-    strange.parent.mkdir()
+    strange = home.parent / name
     home.rename(strange)
 
     with EmbeddedServer(strange) as server:

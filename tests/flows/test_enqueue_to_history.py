@@ -11,7 +11,16 @@ import psycopg
 import pytest
 
 import rota
-from rota import ConfigurationError, InvalidArguments, JobFailed, JobNotFound, Package, PayloadTooLarge, Retry, current_job
+from rota import (
+    ConfigurationError,
+    InvalidArguments,
+    JobFailed,
+    JobNotFound,
+    Package,
+    PayloadTooLarge,
+    Retry,
+    current_job,
+)
 from rota.testing import TestRota
 
 
@@ -25,7 +34,12 @@ async def test_an_async_task_is_called_with_what_it_was_enqueued_with(rota_app: 
 
     assert [await quiet.wait(), await loud.wait()] == ["ana", "BO"]
     settled = await loud.refresh()
-    assert (settled.state, settled.attempt, settled.args, settled.errors) == ("succeeded", 1, {"name": "bo", "loud": True}, ())
+    assert (settled.state, settled.attempt, settled.args, settled.errors) == (
+        "succeeded",
+        1,
+        {"name": "bo", "loud": True},
+        (),
+    )
     assert settled.started_at is not None
     assert settled.finished_at is not None
     assert settled.created_at <= settled.started_at <= settled.finished_at
@@ -56,7 +70,11 @@ async def test_the_function_stays_a_function(rota_app: TestRota) -> None:
 
     assert await later(2) == 4
     assert now(2) == 6
-    assert (later.__name__, later.__doc__, later.name) == ("later", "Twice.", "test_the_function_stays_a_function.later")
+    assert (later.__name__, later.__doc__, later.name) == (
+        "later",
+        "Twice.",
+        "test_the_function_stays_a_function.later",
+    )
 
 
 async def test_options_of_the_next_job_come_in_a_separate_call(rota_app: TestRota) -> None:
@@ -96,7 +114,10 @@ async def test_many_jobs_are_added_in_one_go_and_in_order(rota_app: TestRota) ->
     async def word(text: str) -> str:
         return text
 
-    mixed = [double.bind(n) if n % 3 else word.using(delay="1s", tags=[f"n:{n}", 'odd "tag", \\']).bind(f"w{n}") for n in range(12_000)]
+    mixed = [
+        double.bind(n) if n % 3 else word.using(delay="1s", tags=[f"n:{n}", 'odd "tag", \\']).bind(f"w{n}")
+        for n in range(12_000)
+    ]
     jobs = await rota_app.enqueue_many(mixed)
     rota_app.advance("1s")
     assert await rota_app.drain() == 12_000

@@ -162,7 +162,9 @@ async def test_cancelling_work_hands_back_at_once_and_leaves(rota_app: TestRota)
     assert [m.end_reason for m in await rota_app.members(ended=True)] == ["left"]
 
 
-async def test_a_body_that_ignores_its_cancellation_is_not_waited_for_and_its_outcome_is_void(rota_app: TestRota) -> None:
+async def test_a_body_that_ignores_its_cancellation_is_not_waited_for_and_its_outcome_is_void(
+    rota_app: TestRota,
+) -> None:
     release = asyncio.Event()
 
     @rota_app.task

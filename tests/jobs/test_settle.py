@@ -8,8 +8,9 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from tests.leases.test_members import LEASE, ask
 
-from rota.jobs.claim import ClaimedJob, Lane, claim, find_lanes, give_back_claim, new_token
+from rota.jobs.claim import ClaimedJob, claim, find_lanes, give_back_claim, new_token
 from rota.jobs.rescue import LOST_LIMIT, rescue
 from rota.jobs.settle import (
     Buried,
@@ -24,7 +25,6 @@ from rota.jobs.settle import (
     succeed,
 )
 from rota.leases.members import join_member, leave_member
-from tests.leases.test_members import LEASE, ask
 
 FAILURE = Failure("ValueError", "no", "trace")
 

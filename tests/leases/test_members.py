@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from tests.interleave import Sessions, Step, orders
 
 from rota.jobs.claim import Lane, claim
 from rota.jobs.rescue import rescue
@@ -20,7 +21,6 @@ from rota.leases.members import (
     watch_members,
 )
 from rota.postgres.query import Query
-from tests.interleave import Sessions, Step, orders
 
 LEASE = timedelta(seconds=15)
 GRACE = timedelta(seconds=0.75)

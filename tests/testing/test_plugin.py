@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+# An inner run forgets the modules it was the first to load; loaded here, Rota's classes are the same in all of them.
 from rota.testing import DatabaseServer
 
 pytestmark = pytest.mark.one_server
@@ -63,7 +64,9 @@ def user(pytester: pytest.Pytester, rota_server: DatabaseServer, monkeypatch: py
 
 
 def run(user: pytest.Pytester, *options: str) -> pytest.RunResult:
-    return user.runpytest_inprocess("-q", "-p", "no:cacheprovider", "-W", "error", *options)
+    return user.runpytest_inprocess(
+        "-q", "-p", "no:cacheprovider", "-W", "error", "-p", "no:hypothesispytest", *options
+    )
 
 
 def test_the_users_app_uses_the_tests_database_until_the_test_ends(user: pytest.Pytester) -> None:

@@ -12,6 +12,8 @@ from psycopg import AsyncConnection
 
 from rota.testing import TcpProxy, until, until_sync
 
+pytestmark = pytest.mark.one_server
+
 
 @pytest.fixture
 def proxy(rota_database: str) -> Iterator[TcpProxy]:

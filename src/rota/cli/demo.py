@@ -156,7 +156,7 @@ async def _in_lines(tour: Tour, stop: _Stop, seconds: float, workers: int) -> No
     began = time.monotonic()
     while (await tour.look()).live < workers and not stop.is_set():
         await stop.wait(0.05)
-    say(f"✓ {workers} workers ({time.monotonic() - began:.1f} s)")
+    say(f"✓ {_workers(workers)} at work ({time.monotonic() - began:.1f} s)")
     began = time.monotonic()
     will_kill = seconds >= KILL_FROM
     every = 1.0 if seconds <= 20 else 5.0
@@ -177,7 +177,11 @@ def _line(passed: float, seen: Snapshot) -> str:
         return f"{passed:4.0f} s  the database does not answer"
     counts = seen.counts or {}
     states = "  ".join(f"{state} {counts.get(state, 0):,}" for state in ("queued", "running", "succeeded", "dead"))
-    return f"{passed:4.0f} s  {seen.live} workers  {seen.rate:5.1f} jobs/s  {states}"
+    return f"{passed:4.0f} s  {_workers(seen.live)}  {seen.rate:5.1f} jobs/s  {states}"
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def _say_own(event: Event) -> None:

@@ -19,7 +19,7 @@ def listen_to_keys(on_key: Callable[[str], None]) -> Iterator[bool]:
 
     Yields whether there is a keyboard: not when input is not a terminal, or when we are in its background.
     """
-    if not sys.stdin.isatty() or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
+    if not sys.stdin.isatty() or _in_background(sys.stdin.fileno()):
         yield False
         return
     keyboard = sys.stdin.fileno()
@@ -42,3 +42,11 @@ def listen_to_keys(on_key: Callable[[str], None]) -> Iterator[bool]:
         # the terminal may be gone, and then nothing is to be restored
         with contextlib.suppress(termios.error):
             termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+def _in_background(terminal: int) -> bool:
+    """Whether touching the terminal would suspend us."""
+    try:
+        return os.tcgetpgrp(terminal) != os.getpgrp()
+    except OSError:  # it is not the terminal that controls us, so it cannot
+        return False

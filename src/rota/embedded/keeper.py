@@ -110,6 +110,8 @@ class Keeper:
     def run(self) -> None:
         self._be_the_only_one()
         become_unprivileged(self._home, self._plan.to_binaries())
+        for verb in VERBS:  # asked by someone who was killed, of a keeper that was
+            self._home.request(verb).unlink(missing_ok=True)
         try:
             cluster.create_cluster(self._plan)
             self._first_start()
@@ -218,8 +220,6 @@ class Keeper:
         self._say_stopping()
         if self._postmaster is not None:
             self._postmaster.stop("fast")
-        for verb in VERBS:
-            self._home.request(verb).unlink(missing_ok=True)
         if self._record.socket is not None and self._record.socket != self._plan.home:
             with suppress(OSError):
                 os.rmdir(self._record.socket)

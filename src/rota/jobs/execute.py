@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures.thread
 import contextvars
+import json
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -76,7 +77,7 @@ class Executor:
         return not any(thread.is_alive() for thread in self._threads._threads)
 
     async def _call(self, task: Task[..., Any], job: ClaimedJob) -> Any:
-        args, kwargs = task.signature.decode(job.args)
+        args, kwargs = task.signature.decode(json.loads(job.args))
         if task.is_async:
             if task.options.timeout is None:
                 return await task.function(*args, **kwargs)

@@ -10,18 +10,23 @@ from __future__ import annotations
 import os
 import select
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg import AsyncConnection, Connection
+from psycopg.abc import PQGen
 from psycopg.rows import TupleRow
+from psycopg.waiting import Ready
 
 from rota.errors import DatabaseUnavailable, ForkedProcess, InvalidDsn, RotaError, SchemaMissing
 from rota.postgres.dsn import Dsn
 
-__all__ = ["Connector", "check_fork", "is_alive", "is_direct", "translated"]
+__all__ = ["BoundedConnection", "Connector", "check_fork", "is_alive", "is_direct", "translated"]
+
+T = TypeVar("T")
 
 # Client-side keepalives find a silent peer within 8 s; unacknowledged data is given up after 5 s. Both are shorter than
 # the lease less its margin, so a process learns that it is cut off before anyone may take what it holds.
@@ -51,6 +56,32 @@ _SESSION: dict[str, str] = {
 }
 
 
+class BoundedConnection(Connection[TupleRow]):
+    """A sync connection on which no statement waits for ever.
+
+    A peer that takes what we send and never answers is not found by keepalives, and the driver waits as long as it takes.
+    """
+
+    patience = 30.0
+
+    def wait(self, gen: PQGen[T], *args: Any, **named: Any) -> T:
+        return super().wait(_bounded(gen, self.patience), *args, **named)
+
+
+def _bounded(gen: PQGen[T], patience: float) -> PQGen[T]:
+    """The same conversation with the server, given up when there is still nothing to read at the end of the time."""
+    until = time.monotonic() + patience
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if ready == Ready.NONE and time.monotonic() > until:
+                raise psycopg.OperationalError(f"PostgreSQL did not answer within {patience:g} s")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        return cast(T, end.value)
+
+
 @dataclass(frozen=True, slots=True)
 class Connector:
     """How to connect for one purpose. `role` is the part of the process, shown in `application_name`."""
@@ -59,6 +90,7 @@ class Connector:
     role: str
     settings: Mapping[str, str] = field(default_factory=dict)
     network: Mapping[str, str] = field(default_factory=dict)
+    patience: float = BoundedConnection.patience  # seconds a statement may take before its connection is given up
 
     @property
     def conninfo(self) -> str:
@@ -77,11 +109,12 @@ class Connector:
             raise
         return connection
 
-    def connect_sync(self) -> Connection[TupleRow]:
+    def connect_sync(self) -> BoundedConnection:
         try:
-            connection = Connection.connect(self.conninfo, autocommit=True, prepare_threshold=0)
+            connection = BoundedConnection.connect(self.conninfo, autocommit=True, prepare_threshold=0)
         except psycopg.Error as error:
             raise translated(error, self.dsn) from error
+        connection.patience = self.patience
         try:
             self.prepare_sync(connection)
         except BaseException:

@@ -19,7 +19,7 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout, TooManyRequests
 
 from rota.errors import DatabaseUnavailable
-from rota.postgres.connection import Connector, check_fork, is_alive, translated
+from rota.postgres.connection import BoundedConnection, Connector, check_fork, is_alive, translated
 from rota.postgres.dsn import Dsn
 from rota.postgres.query import Query, Steps
 
@@ -30,6 +30,8 @@ UserPool = AsyncConnectionPool[Any] | ConnectionPool[Any]
 
 # A caller who finds no connection free for this long learns it as an error rather than as a hang.
 _WAIT_SECONDS = 10.0
+# A server that accepts a statement and never answers is given up after this.
+_PATIENCE_SECONDS = 60.0
 
 
 class Database:
@@ -62,10 +64,15 @@ class Database:
         return self._address()
 
     def connector(
-        self, role: str, *, settings: Mapping[str, str] | None = None, network: Mapping[str, str] | None = None
+        self,
+        role: str,
+        *,
+        settings: Mapping[str, str] | None = None,
+        network: Mapping[str, str] | None = None,
+        patience: float = BoundedConnection.patience,
     ) -> Connector:
         """How to open a connection outside the pools, to the same place."""
-        return Connector(self._address(), role, settings or {}, network or {})
+        return Connector(self._address(), role, settings or {}, network or {}, patience)
 
     async def run(self, query: Query[T]) -> T:
         """Run the query in a transaction of its own and return what it reads."""
@@ -98,10 +105,15 @@ class Database:
         self._check_fork()
         try:
             pool = self._user_async or await self._pool()
-            async with pool.connection(timeout=_WAIT_SECONDS) as connection:
+            async with asyncio.timeout(_PATIENCE_SECONDS), pool.connection(timeout=_WAIT_SECONDS) as connection:
                 return await use(connection)
         except psycopg.Error as error:
             raise self._translated(error) from error
+        except TimeoutError as error:
+            raise DatabaseUnavailable(
+                f"PostgreSQL did not answer within {_PATIENCE_SECONDS:g} s, and the connection was given up. What was asked of it "
+                "may have happened: look before repeating it."
+            ) from error
 
     def _with_connection_sync(self, use: Callable[[Connection[Any]], T]) -> T:
         self._check_fork()
@@ -161,6 +173,7 @@ class Database:
                     kwargs={"autocommit": True, "prepare_threshold": 0},
                     configure=connector.prepare_sync,
                     check=_check_sync,
+                    connection_class=BoundedConnection,
                     min_size=1,
                     max_size=self._size,
                     open=True,

@@ -82,6 +82,7 @@ class Consumer(Generic[Item, Outcome]):
         self._unsettled: list[Outcome] = []
         self._settling = 0
         self._rate = _Rate()
+        self._ahead = 0
         self._room = asyncio.Event()
         self._batch = asyncio.Event()
         self._batch_full = asyncio.Event()
@@ -147,6 +148,7 @@ class Consumer(Generic[Item, Outcome]):
 
     async def _claim(self) -> None:
         while True:
+            self._ahead = min(_AHEAD_LIMIT, int(self._rate.per_second(self.finished) * _AHEAD_SECONDS))
             wanted = self._wanted()
             if wanted <= 0:
                 self._room.clear()
@@ -162,10 +164,9 @@ class Consumer(Generic[Item, Outcome]):
         """How many to claim now: free slots, and what the next moments will need."""
         if len(self._unsettled) > _UNSETTLED_LIMIT:
             return 0
-        ahead = min(_AHEAD_LIMIT, int(self._rate.per_second() * _AHEAD_SECONDS))
-        missing = self._concurrency - len(self._running) + ahead - len(self._ready)
+        missing = self._concurrency - len(self._running) + self._ahead - len(self._ready)
         # with enough at hand, wait until a fair batch is missing rather than claim one by one
-        return missing if missing * 2 >= ahead else 0
+        return missing if missing * 2 >= self._ahead else 0
 
     def _start_ready(self) -> None:
         while self._ready and len(self._running) < self._concurrency and len(self._unsettled) <= _UNSETTLED_LIMIT:
@@ -178,7 +179,6 @@ class Consumer(Generic[Item, Outcome]):
         assert task is not None
         self._running.pop(task, None)
         self.finished += 1
-        self._rate.count()
         self._unsettled.append(outcome)
         self._batch.set()
         self._start_ready()
@@ -206,8 +206,10 @@ class Consumer(Generic[Item, Outcome]):
 
     async def _hand_back_stale(self) -> None:
         while True:
+            finished = self.finished
             await asyncio.sleep(_STALE_SECONDS)
-            soon = int(self._rate.per_second() * _STALE_SECONDS)
+            # the same time again will bring as many to their end as the last did
+            soon = self.finished - finished
             stale = [self._ready.pop() for _ in range(len(self._ready) - soon)]
             if stale:
                 await self._until_done("hand back", lambda stale=stale: self._source.hand_back(stale))  # type: ignore[misc]
@@ -254,22 +256,19 @@ async def _cancelled(*tasks: asyncio.Task[None]) -> None:
 
 
 class _Rate:
-    """Items finished per second over the last moments; falls to nothing when nothing finishes."""
+    """How many are finished per second, over the last moments."""
 
-    def __init__(self, window: float = 0.1) -> None:
+    def __init__(self, window: float = 0.05) -> None:
         self._window = window
-        self._count = 0
+        self._finished = 0
         self._since = boottime()
         self._last = 0.0
 
-    def count(self) -> None:
-        self._count += 1
+    def per_second(self, finished: int) -> float:
+        """Given how many are finished by now. Asked after a pause, it tells the rate over that pause."""
         passed = boottime() - self._since
         if passed >= self._window:
-            self._last = self._count / passed
-            self._count = 0
-            self._since = boottime()
-
-    def per_second(self) -> float:
-        passed = boottime() - self._since
-        return self._last if passed < 2 * self._window else self._count / passed
+            self._last = (finished - self._finished) / passed
+            self._finished = finished
+            self._since += passed
+        return self._last

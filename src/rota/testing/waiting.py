@@ -7,7 +7,7 @@ import concurrent.futures
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, overload
 
 from rota.facts import Fact, Facts
 
@@ -19,7 +19,15 @@ F = TypeVar("F", bound=Fact)
 _SHOWN = 20  # facts listed in a failure: enough to see what went on
 
 
-async def until(predicate: Callable[[], T | Awaitable[T]], timeout: float = 10, what: str = "") -> T:
+@overload
+async def until(predicate: Callable[[], Awaitable[T]], timeout: float = 10, what: str = "") -> T: ...
+
+
+@overload
+async def until(predicate: Callable[[], T], timeout: float = 10, what: str = "") -> T: ...
+
+
+async def until(predicate: Callable[[], Any], timeout: float = 10, what: str = "") -> Any:
     """Call a function, async or not, until what it returns is true, and return that.
 
     It is called at least once, and once more at the end of the time. Raises AssertionError, which says what was awaited
@@ -31,7 +39,7 @@ async def until(predicate: Callable[[], T | Awaitable[T]], timeout: float = 10, 
         if inspect.isawaitable(value):
             value = await value
         if value:
-            return cast(T, value)
+            return value
         await asyncio.sleep(pause)
     raise _never(predicate, what, timeout, value)
 

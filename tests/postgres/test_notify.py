@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from rota.postgres import notify
+from rota.postgres.notify import Probe, Throttle
+from rota.testing import TestRota, WorkerProcess, until
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(notify, "boottime", lambda: now[0])
+    return now
+
+
+def test_a_listener_is_believed_when_its_own_probe_comes_back(clock: list[float]) -> None:
+    probe = Probe(every=10, patience=2)
+    assert not probe.hears
+
+    message = probe.due()
+    assert message is not None
+    assert not probe.heard("someone else's")
+    assert probe.heard(message)
+
+    assert probe.hears
+    assert probe.due() is None
+    clock[0] += 10
+    assert probe.due() is not None
+
+
+def test_a_probe_that_does_not_come_back_makes_a_listener_deaf_until_one_does(clock: list[float]) -> None:
+    probe = Probe(every=10, patience=2)
+    assert probe.heard(probe.due() or "")
+    clock[0] += 10
+    lost = probe.due()
+    clock[0] += 1.9
+    assert not probe.check()
+
+    clock[0] += 0.2
+    assert probe.check()
+    assert not probe.hears
+    assert not probe.check()
+
+    clock[0] += 2
+    again = probe.due()
+    assert not probe.heard(lost or "")
+    assert probe.heard(again or "")
+    assert probe.hears
+
+
+def test_a_new_connection_has_proved_nothing(clock: list[float]) -> None:
+    probe = Probe()
+    probe.heard(probe.due() or "")
+
+    probe.reset()
+
+    assert not probe.hears
+    assert probe.due() is not None
+
+
+def test_wake_ups_are_coalesced_per_queue(clock: list[float]) -> None:
+    throttle = Throttle(window=0.005)
+
+    assert [throttle.admits("mail"), throttle.admits("mail"), throttle.admits("other")] == [True, False, True]
+    clock[0] += 0.006
+    assert throttle.admits("mail")
+
+
+async def test_a_job_nobody_was_woken_for_is_found_by_polling(
+    rota_app: TestRota, rota_worker: type[WorkerProcess]
+) -> None:
+    app = "from rota import Rota\napp = Rota()\n\n@app.task(name='echo')\ndef echo(n: int) -> int:\n    return n\n"
+    rota_app.task(name="echo")(lambda n: n)
+    rota_worker(app)
+    first = await rota_app.tasks["echo"].enqueue(1)
+    await first.wait(10)
+
+    quiet = await rota_app.tasks["echo"].using(wake=False).enqueue(2)
+
+    assert await quiet.wait(10) == 2
+
+
+async def test_a_delayed_job_starts_when_it_is_due_without_being_woken(
+    rota_app: TestRota, rota_worker: type[WorkerProcess]
+) -> None:
+    app = "from rota import Rota\napp = Rota()\n\n@app.task(name='echo')\ndef echo(n: int) -> int:\n    return n\n"
+    rota_app.task(name="echo")(lambda n: n)
+    rota_worker(app)
+
+    late = await rota_app.tasks["echo"].using(delay="1h").enqueue(1)
+    await until(lambda: rota_app.jobs.get_sync(late.id).state == "queued", what="it waits")
+    rota_app.advance("1h")
+
+    assert await late.wait(10) == 1
