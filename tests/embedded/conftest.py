@@ -70,6 +70,7 @@ class Program:
     def answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
+        assert line, "the program ended without an answer"
         return dict(json.loads(line))
 
     def leave(self) -> None:

@@ -94,6 +94,8 @@ def server_command(plan: Plan, address: dict[str, str]) -> list[str | Path]:
 
 
 def socket_address(folder: Path) -> dict[str, str]:
+    """The settings for a socket in a folder of ours, freed of the lock of a killed server; see `strays`."""
+    (folder / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
     quoted = '"' + str(folder).replace('"', '""') + '"'  # the setting is a list, and a path may hold a comma
     return {"listen_addresses": "", "unix_socket_directories": quoted, "port": str(PORT)}
 

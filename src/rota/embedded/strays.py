@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from rota.embedded.home import PORT, Home, last_record
+from rota.embedded.home import Home, last_record
 from rota.errors import DataDirectoryError
 
 PROC = Path("/proc")
@@ -23,10 +23,10 @@ PATIENCE = 5.0  # seconds until we insist; what PostgreSQL itself gives its chil
 
 
 def clear_the_way(home: Home) -> None:
-    """End what a killed server left running, and remove the lock files that name a process that is gone.
+    """End what a killed server left running, and remove the lock file that names a process that is gone.
 
-    PostgreSQL keeps out of a directory whose lock file names any living process, also when that number has since been
-    given to a stranger, as happens each time a container is started again.
+    PostgreSQL keeps out of a directory whose lock file names any process, also a dead one whose parent has not looked
+    after it, and a stranger that has since been given its number, as happens when a container is started again.
     Raises DataDirectoryError when a server someone else started works there.
     """
     record = last_record(home)
@@ -39,8 +39,6 @@ def clear_the_way(home: Home) -> None:
     end_strays(home)
     if PROC.is_dir():
         (home.data / "postmaster.pid").unlink(missing_ok=True)
-        if record is not None and record.socket is not None:
-            Path(record.socket, f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
 
 
 def end_strays(home: Home) -> None:

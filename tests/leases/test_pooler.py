@@ -1,0 +1,85 @@
+"""Behind a pooler in transaction mode: found out, said once, and correct without sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from tests.pgbouncer import transaction_pooler
+
+from rota import Rota
+from rota.facts import ListenerDeaf, PoolerDetected
+from rota.testing import TestRota, until
+
+HOLD = """
+import asyncio
+from rota import Rota
+
+app = Rota(lease="2s")
+
+@app.task(name="hold")
+async def hold() -> None:
+    await asyncio.sleep(60)
+"""
+
+
+@pytest.fixture
+def pooled(rota_database: str, tmp_path: Path) -> Iterator[str]:
+    with transaction_pooler(rota_database, tmp_path) as dsn:
+        yield dsn
+
+
+async def test_jobs_run_through_a_transaction_pooler_with_one_clear_warning(rota_app: TestRota, pooled: str) -> None:
+    app = Rota(pooled)
+    app.task(name="double")(lambda n: 2 * n)
+    with app.facts.recorded(PoolerDetected, ListenerDeaf) as heard:
+        working = asyncio.create_task(app.work())
+        jobs = await app.enqueue_many([app.tasks["double"].bind(n) for n in range(300)])
+        singles = [await app.tasks["double"].enqueue(n) for n in range(20)]
+        results = [await job.wait(20) for job in [*jobs, *singles]]
+        app.stop()
+        await working
+
+    assert results == [2 * n for n in [*range(300), *range(20)]]
+    assert [type(fact) for fact in heard] == [PoolerDetected]
+    (member,) = _members(rota_app)
+    assert member == (None, "left")
+    await app.close()
+
+
+async def test_settings_of_ours_do_not_leak_to_other_clients_of_the_pooler(rota_app: TestRota, pooled: str) -> None:
+    async with Rota(pooled) as app:
+        await app.work(drain=True)
+
+    def settings(dsn: str) -> Any:
+        with psycopg.connect(dsn) as connection:
+            return connection.execute(
+                "select current_setting('statement_timeout'), current_setting('search_path')"
+            ).fetchall()
+
+    assert settings(pooled) == settings(pooled) == settings(rota_app.database.dsn.conninfo)
+
+
+async def test_a_dead_member_behind_a_pooler_is_noticed_by_its_lease(
+    rota_app: TestRota, pooled: str, rota_worker: Any
+) -> None:
+    rota_app.task(name="hold")(lambda: None)
+    victim = rota_worker(HOLD, dsn=pooled)
+    job = await rota_app.tasks["hold"].enqueue()
+    await until(lambda: rota_app.jobs.get_sync(job.id).state == "running", what="the job runs")
+    holder = rota_app.jobs.get_sync(job.id).member
+    rota_worker(HOLD, dsn=pooled)
+
+    victim.kill()
+
+    await until(lambda: rota_app.jobs.get_sync(job.id).member not in (holder, None), timeout=15, what="a peer has it")
+    assert (await job.refresh()).losses == 1
+
+
+def _members(app: TestRota) -> list[Any]:
+    with psycopg.connect(app.database.dsn.conninfo) as connection:
+        return connection.execute("select lock_key, end_reason from rota.members").fetchall()
