@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 N ?= 2
 
-.PHONY: demo test install check format chaos bench clean
+.PHONY: demo test install check format teeth bench clean
 
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
@@ -25,6 +25,9 @@ check: $(VENV)/.dev  ## format, lint, strict types, import contract
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+teeth: $(VENV)/.dev  ## remove each guard in turn: a test must fail
+	$(BIN)/python tests/teeth.py
 
 bench: install  ## Rota beside the plain psycopg loop
 	$(BIN)/python bench/compare.py

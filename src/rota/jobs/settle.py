@@ -149,7 +149,6 @@ RETRY = statement(
             claimed_at = null
         from taken
         where job.id = taken.id
-          and job.token = taken.token
         returning
             job.id, job.attempt, taken.member, taken.token, taken.seconds, taken.type, taken.message, taken.trace
     ), recorded as (

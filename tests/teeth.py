@@ -1,0 +1,244 @@
+"""Does each guard have a test that misses it? `make teeth` removes the guards one by one and expects a test to fail.
+
+A mutant is a copy of the package with one text replaced. It is caught when the tests named for it fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SETTLE = "tests/jobs/test_settle.py"
+MEMBERS = "tests/leases/test_members.py"
+SCHEMA = "tests/postgres/test_schema.py"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: str
+    occurrence: int = 0
+
+
+MUTANTS = [
+    Mutant("success without the token", "jobs/settle.py", "and job.token = outcome.token", "", SETTLE, 0),
+    Mutant("burial without the token", "jobs/settle.py", "and job.token = outcome.token", "", SETTLE, 1),
+    Mutant("handing back without the token", "jobs/settle.py", "and job.token = outcome.token", "", SETTLE, 2),
+    Mutant("retry without the token", "jobs/settle.py", "and outcome.token = job.token", "", SETTLE),
+    Mutant(
+        "tokens of a batch taken together",
+        "jobs/settle.py",
+        "and job.token = outcome.token",
+        "and job.token in (select token from outcome)",
+        SETTLE,
+    ),
+    Mutant(
+        "a settle that never looks for its own token",
+        "jobs/worker.py",
+        "settled |= await self._settling.run(find_settled(unmatched))",
+        "",
+        "tests/chaos/test_lost_replies.py",
+    ),
+    Mutant(
+        "a lost claim that is not given back",
+        "jobs/claim.py",
+        "await self._session.run(give_back_claim(*self._unknown))",
+        "pass",
+        "tests/chaos/test_lost_replies.py",
+    ),
+    Mutant("a claim that locks nothing", "jobs/claim.py", "for update skip locked", "", SETTLE),
+    Mutant(
+        "a claim of tasks nobody here knows",
+        "jobs/claim.py",
+        "and job.task = any (%(tasks)s::text[])",
+        "and %(tasks)s::text[] is not null",
+        SETTLE,
+    ),
+    Mutant("a claim by an ended member", "jobs/claim.py", "member.ended_at is null)", "true)", MEMBERS),
+    Mutant("rescue from the living", "jobs/rescue.py", "where member.ended_at is not null)", ")", SETTLE),
+    Mutant(
+        "losses that never bury",
+        "jobs/rescue.py",
+        "job.losses + 1 >= %(lost_limit)s as dead",
+        "%(lost_limit)s < 0 as dead",
+        SETTLE,
+    ),
+    Mutant("renewal of an ended member", "leases/members.py", "and member.ended_at is null", "", MEMBERS, 0),
+    Mutant("attaching to an ended member", "leases/members.py", "and member.ended_at is null", "", MEMBERS, 1),
+    Mutant(
+        "renewal that keeps the suspicion", "leases/members.py", "suspected_at = null", "pid = member.pid", MEMBERS, 0
+    ),
+    Mutant(
+        "death at first sight of a free lock",
+        "leases/members.py",
+        "peer.suspected_at < statement_timestamp() - %(grace)s",
+        "%(grace)s is not null",
+        MEMBERS,
+    ),
+    Mutant(
+        "death in spite of a lock that is held",
+        "leases/members.py",
+        "and peer.lock_key <> all (array(select key from held))",
+        "",
+        MEMBERS,
+        1,
+    ),
+    Mutant(
+        "expiry believed by a peer that was away",
+        "leases/members.py",
+        "and %(settled)s",
+        "and %(settled)s is not null",
+        MEMBERS,
+    ),
+    Mutant(
+        "locks from before a server start",
+        "leases/members.py",
+        "peer.attached_at > pg_postmaster_start_time()",
+        "true",
+        MEMBERS,
+    ),
+    Mutant(
+        "leases from before a server start",
+        "leases/members.py",
+        "peer.renewed_at > pg_postmaster_start_time()",
+        "true",
+        MEMBERS,
+    ),
+    Mutant(
+        "acting past the local deadline",
+        "leases/control.py",
+        "return self._connection is not None and boottime() < self._deadline",
+        "return True",
+        "tests/chaos/test_control_session.py",
+    ),
+    Mutant(
+        "no end to a statement",
+        "postgres/connection.py",
+        "time.monotonic() > until",
+        "False",
+        "tests/chaos/test_control_session.py",
+    ),
+    Mutant(
+        "a zombie that is not told",
+        "jobs/worker.py",
+        "self._facts.emit(JobClaimLost(",
+        "(lambda fact: None)(JobClaimLost(",
+        "tests/chaos/test_frozen_worker.py",
+    ),
+    Mutant(
+        "leaving before the work is handed back",
+        "app.py",
+        "await worker.run(control, drain=drain, grace=grace)",
+        "await asyncio.gather(worker.run(control, drain=drain, grace=grace), asyncio.to_thread(control.stop))",
+        "tests/flows/test_signal_to_exit.py",
+    ),
+    Mutant("a charged hand-back", "jobs/settle.py", "attempt = job.attempt - 1", "attempt = job.attempt", SETTLE),
+    Mutant(
+        "a connection the server closed",
+        "postgres/pool.py",
+        "check=_check,",
+        "",
+        "tests/postgres/test_connection.py",
+    ),
+    Mutant(
+        "migrations side by side",
+        "postgres/schema.py",
+        'connection.execute("select pg_advisory_xact_lock(%s)", [lock_key(schema, "lock", "migrate")])',
+        "pass",
+        SCHEMA,
+    ),
+    Mutant(
+        "a migration that makes others wait",
+        "postgres/schema.py",
+        "set local lock_timeout = '{_LOCK_TIMEOUT}'",
+        "set local lock_timeout = 0",
+        "tests/chaos/test_migrate_under_load.py",
+    ),
+    Mutant(
+        "a copy of the database worked on",
+        "app.py",
+        "check_identity(await self.database.run(compare_identity()), self.settings.environment)",
+        "",
+        SCHEMA,
+    ),
+    Mutant(
+        "a newer breaking schema worked on",
+        "postgres/schema.py",
+        "if mine is None and not done.compatible:",
+        "if False:",
+        SCHEMA,
+    ),
+    Mutant(
+        "sockets shared over a fork",
+        "postgres/connection.py",
+        "if pid != os.getpid():",
+        "if False:",
+        "tests/postgres/test_connection.py",
+    ),
+    Mutant(
+        "session settings behind a pooler",
+        "postgres/connection.py",
+        "case when pg_catalog.pg_backend_pid() = %(pid)s ",
+        "case when %(pid)s::int is not null ",
+        "tests/leases/test_pooler.py",
+    ),
+]
+
+
+def survives(mutant: Mutant) -> bool:
+    """Whether all tests named for the mutant pass although the guard is gone."""
+    with tempfile.TemporaryDirectory(prefix="rota-mutant-") as folder:
+        shutil.copytree(ROOT / "src" / "rota", Path(folder) / "rota", ignore=shutil.ignore_patterns("__pycache__"))
+        file = Path(folder) / "rota" / mutant.file
+        parts = file.read_text().split(mutant.old)
+        assert len(parts) > mutant.occurrence + 1, f"{mutant.what}: the guard is not in {mutant.file} any more"
+        cut = mutant.occurrence + 1
+        file.write_text(mutant.old.join(parts[:cut]) + mutant.new + mutant.old.join(parts[cut:]))
+        ran = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-x",
+                "-p",
+                "no:cacheprovider",
+                "--timeout",
+                "60",
+                "--postgres",
+                "18",
+                *mutant.tests.split(),
+            ],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode in (0, 1), f"{mutant.what}: the tests could not run\n{ran.stdout}{ran.stderr}"
+    return ran.returncode == 0
+
+
+def main(wanted: list[str]) -> None:
+    mutants = [mutant for mutant in MUTANTS if not wanted or any(word in mutant.what for word in wanted)]
+    with ThreadPoolExecutor(2) as threads:
+        survivors = []
+        for mutant, lives in zip(mutants, threads.map(survives, mutants), strict=True):
+            print(f"{'SURVIVED' if lives else 'caught  '}  {mutant.what}", flush=True)
+            survivors += [mutant] * lives
+    print(f"{len(mutants) - len(survivors)} of {len(mutants)} mutants caught")
+    sys.exit(bool(survivors))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
