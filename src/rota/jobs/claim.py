@@ -243,8 +243,13 @@ class Claimer:
         self._lanes = sorted(turned, key=lambda entry: -entry[0].priority)
 
     def _advance(self, jobs: Sequence[ClaimedJob]) -> None:
-        last = {(job.queue, job.priority): Start(job.due_at, job.id) for job in jobs}
-        self._lanes = [(lane, last.get((lane.queue, lane.priority), start)) for lane, start in self._lanes]
+        last = {(job.queue, job.priority): job for job in jobs}
+
+        def behind(lane: Lane, start: Start | None) -> Start | None:
+            job = last.get((lane.queue, lane.priority))
+            return start if job is None else Start(job.due_at, job.id)
+
+        self._lanes = [(lane, behind(lane, start)) for lane, start in self._lanes]
 
     async def give_back_unknown(self) -> None:
         """Undo a claim of ours that was cut off before it told what it took."""

@@ -9,6 +9,7 @@ import threading
 from datetime import UTC, datetime
 from typing import Any
 
+from rota.jobs.claim import ClaimedJob
 from rota.jobs.definition import Package, Task
 from rota.jobs.job import Job, NewJob, RunningJob, running
 
@@ -56,9 +57,8 @@ def _caught(call: Any) -> tuple[Any, BaseException | None]:
 def _prepare(new: NewJob, tasks: Package) -> tuple[Task[..., Any], tuple[Any, ...], dict[str, Any], RunningJob]:
     task = tasks.find(new.task)
     args, kwargs = task.signature.decode(json.loads(new.args))
-    job = RunningJob(
-        id=next(_ids), task=new.task, queue=new.queue, attempt=1, token=0, scope="inline", stop=lambda: False
-    )
+    claimed = ClaimedJob(next(_ids), new.queue, new.task, new.priority, 1, 0, datetime.now(UTC), new.args, token=0)
+    job = RunningJob(claimed, "inline", lambda: False)
     return task, args, kwargs, job
 
 

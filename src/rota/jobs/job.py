@@ -105,23 +105,61 @@ class Job(Generic[R]):
         return self._app
 
 
+class Claim(Protocol):
+    """What is known of a job that is running."""
+
+    @property
+    def id(self) -> JobId: ...
+
+    @property
+    def task(self) -> str: ...
+
+    @property
+    def queue(self) -> str: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def token(self) -> int: ...
+
+
 class RunningJob:
     """The job whose body is running here."""
 
-    __slots__ = ("_stop", "attempt", "id", "idempotency_key", "queue", "task", "token")
+    __slots__ = ("_claim", "_scope", "_stop")
 
-    def __init__(
-        self, *, id: JobId, task: str, queue: str, attempt: int, token: int, scope: str, stop: Callable[[], bool]
-    ) -> None:
-        self.id = id
-        self.task = task
-        self.queue = queue
-        self.attempt = attempt
-        #: changes with every claim; what this attempt writes is valid only while it holds this
-        self.token = token
-        #: the same in every attempt of this job: hand it to a service that forgets repeats
-        self.idempotency_key = f"{scope}:{id}"
+    def __init__(self, claim: Claim, scope: str, stop: Callable[[], bool]) -> None:
+        self._claim = claim
+        self._scope = scope
         self._stop = stop
+
+    @property
+    def id(self) -> JobId:
+        return self._claim.id
+
+    @property
+    def task(self) -> str:
+        return self._claim.task
+
+    @property
+    def queue(self) -> str:
+        return self._claim.queue
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first; grows with every attempt, lost ones included."""
+        return self._claim.attempt
+
+    @property
+    def token(self) -> int:
+        """Changes with every claim; what this attempt writes is valid only while it holds this."""
+        return self._claim.token
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same in every attempt of this job: hand it to a service that forgets repeats."""
+        return f"{self._scope}:{self.id}"
 
     @property
     def stopping(self) -> bool:

@@ -114,11 +114,11 @@ def succeed(outcomes: Sequence[Succeeded]) -> Query[set[JobId]]:
     """Move the jobs to history; returns the ids of those that were still ours."""
     return SUCCEED.query(
         {
-            "ids": numbers(o.job.id for o in outcomes),
-            "tokens": numbers(o.job.token for o in outcomes),
+            "ids": numbers([o.job.id for o in outcomes]),
+            "tokens": numbers([o.job.token for o in outcomes]),
             # most tasks return nothing: unnest pads a missing array with nulls
             "results": [o.result for o in outcomes] if any(o.result for o in outcomes) else None,
-            "seconds": numbers(o.seconds for o in outcomes),
+            "seconds": numbers([o.seconds for o in outcomes]),
         },
         read=_settled,
     )

@@ -78,7 +78,8 @@ class Consumer(Generic[Item, Outcome]):
         self._facts = facts
         self._part = part
         self._ready: deque[Item] = deque()
-        self._running: dict[asyncio.Task[None], Item] = {}
+        self._running: dict[int, tuple[asyncio.Task[None], Item]] = {}
+        self._started = 0
         self._unsettled: list[Outcome] = []
         self._settling = 0
         self._rate = _Rate()
@@ -116,7 +117,7 @@ class Consumer(Generic[Item, Outcome]):
         unstarted = list(self._ready)
         self._ready.clear()
         if self._running:
-            await asyncio.wait(self._running, timeout=deadline.left)
+            await asyncio.wait([task for task, _ in self._running.values()], timeout=deadline.left)
         unfinished = await self._cancel_running()
         abandoned = 0
         try:
@@ -131,17 +132,17 @@ class Consumer(Generic[Item, Outcome]):
 
     def hurry(self) -> None:
         """End the wait for running items: cancel them now; the drain under way hands them back."""
-        for task in self._running:
+        for task, _ in self._running.values():
             task.cancel()
 
     def drop(self) -> list[Item]:
         """Forget everything held, since its claims are void, and return it. Bodies are cancelled; an outcome that comes
         all the same is still tried, and refused."""
-        tasks = list(self._running)
-        void = [*self._ready, *self._running.values()]
+        running = list(self._running.values())
+        void = [*self._ready, *(item for _, item in running)]
         self._ready.clear()
         self._running.clear()
-        for task in tasks:
+        for task, _ in running:
             task.cancel()
         self._note_change()
         return void
@@ -171,13 +172,12 @@ class Consumer(Generic[Item, Outcome]):
     def _start_ready(self) -> None:
         while self._ready and len(self._running) < self._concurrency and len(self._unsettled) <= _UNSETTLED_LIMIT:
             item = self._ready.popleft()
-            self._running[asyncio.create_task(self._run_one(item))] = item
+            self._started += 1
+            self._running[self._started] = (asyncio.create_task(self._run_one(self._started, item)), item)
 
-    async def _run_one(self, item: Item) -> None:
+    async def _run_one(self, number: int, item: Item) -> None:
         outcome = await self._run_item(item)
-        task = asyncio.current_task()
-        assert task is not None
-        self._running.pop(task, None)
+        self._running.pop(number, None)
         self.finished += 1
         self._unsettled.append(outcome)
         self._batch.set()
@@ -215,13 +215,15 @@ class Consumer(Generic[Item, Outcome]):
                 await self._until_done("hand back", lambda stale=stale: self._source.hand_back(stale))  # type: ignore[misc]
 
     async def _cancel_running(self) -> list[Item]:
-        tasks = list(self._running)
+        tasks = [task for task, _ in self._running.values()]
         for task in tasks:
             task.cancel()
         if tasks:
             # a body that ignores its cancellation is not waited for: its item is handed back, which voids its token
             await asyncio.wait(tasks, timeout=0.5)
-        return [self._running.pop(task) for task in tasks if task in self._running]
+        unfinished = [item for _, item in self._running.values()]
+        self._running.clear()
+        return unfinished
 
     def _note_change(self) -> None:
         """Wake whoever waits for room, for a full batch, or for quiet."""

@@ -1,0 +1,382 @@
+"""Writes docs/reference/ from the code: `python docs/make_reference.py`.
+
+The pages are checked in, and a test compares them with what this makes, so they cannot say what the code does not.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import logging
+import re
+import textwrap
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import click
+
+import rota
+import rota.embedded
+import rota.testing
+from rota import errors, facts
+from rota.cli.main import rota as command
+from rota.integrations.logging import words
+from rota.jobs.definition import BoundTask
+from rota.jobs.queue import Jobs
+from rota.jobs.worker import WorkerSettings
+from rota.leases.control import LeaseSettings
+from rota.leases.members import MemberView
+from rota.testing import plugin
+
+FOLDER = Path(__file__).parent / "reference"
+SOURCE = Path(rota.__file__).parent
+MADE = "<!-- Made by docs/make_reference.py from the code; change the code, then run `make docs`. -->"
+
+VARIABLES = {
+    "ROTA_DATABASE_URL": "The database. Beats `DATABASE_URL`, which beats libpq's own variables (`PGHOST`, `PGSERVICE` and so on).",
+    "ROTA_SCHEMA": "The schema of Rota's tables. Default: `rota`.",
+    "ROTA_ENVIRONMENT": "A label such as `production`. A database that carries another label is refused.",
+    "ROTA_LEASE": "How long a silent process is believed to be alive, such as `15s`. At least 1.5 seconds. Default: 15 seconds.",
+    "ROTA_POSTGRES_BIN": "Folder of the PostgreSQL programs the embedded server runs.",
+    "ROTA_POSTGRES_DATA": "Folder of the embedded server. Default: `.rota/postgres` in the current folder.",
+    "ROTA_POSTGRES_TCP": "With `1` the embedded server listens on loopback TCP, with a password, instead of a Unix socket.",
+    "ROTA_POSTGRES_PRIVILEGES": "`namespace` or `nobody`: how root gives up root for new data. It exists for Rota's own tests.",
+    "ROTA_TEST_DATABASE_URL": "The server the pytest plugin makes its databases on, instead of an embedded one.",
+}
+
+MADE_BY_US = {"rota.Task", "rota.RunningJob"}  # nobody else calls their constructors
+
+OBJECTS: dict[str, tuple[str, Any]] = {
+    "jobs": ("`app.jobs`: find jobs and wait for them", Jobs),
+    "facts": ("`app.facts`: hear what happens", facts.Facts),
+    "using": ("What `task.using(...)` returns", BoundTask),
+    "members": ("What `app.members()` lists", MemberView),
+}
+
+SAMPLES: dict[str, Any] = {
+    "abandoned": 0,
+    "attempt": 1,
+    "concurrency": 20,
+    "dead": False,
+    "error": "server closed the connection",
+    "finished": 12,
+    "handed_back": 3,
+    "job": 42,
+    "member": UUID("6ba7b810-9dad-41d1-80b4-00c04fd430c8"),
+    "name": "web-1:4711",
+    "number": 1,
+    "part": "jobs: claim",
+    "queue": "mail",
+    "queues": None,
+    "reason": "suspected",
+    "retry_in": 1.5,
+    "seconds": 0.25,
+    "task": "send_welcome",
+    "tasks": ("send_welcome",),
+    "token": 1,
+}
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, "utf-8")
+
+
+def pages() -> dict[str, str]:
+    """The text of every reference page, by file name."""
+    made = {
+        "cli.md": cli(),
+        "api.md": api(),
+        "testing.md": testing(),
+        "settings.md": settings(),
+        "errors.md": errors_page(),
+        "facts.md": facts_page(),
+    }
+    return {name: f"{MADE}\n\n{text.strip()}\n" for name, text in made.items()}
+
+
+def cli() -> str:
+    lines = ["# The command line", "", "Look up every command and option. Data go to stdout, words to stderr.", ""]
+    for context, each in commands(command, None):
+        lines += [f"## {context.command_path}", "", f"`{usage(context, each)}`", "", paragraphs(each.help or ""), ""]
+        records = [record for option in each.params if (record := option.get_help_record(context))]
+        lines += [f"- `{names}`{f': {text}' if text else ''}".replace("  [", " [") for names, text in records]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def commands(each: click.Command, parent: click.Context | None) -> Iterator[tuple[click.Context, click.Command]]:
+    context = click.Context(each, info_name="rota" if parent is None else each.name, parent=parent)
+    yield context, each
+    if isinstance(each, click.Group):
+        for name in each.list_commands(context):
+            child = each.get_command(context, name)
+            assert child is not None
+            yield from commands(child, context)
+
+
+def usage(context: click.Context, each: click.Command) -> str:
+    return " ".join([context.command_path, *each.collect_usage_pieces(context)])
+
+
+def api() -> str:
+    lines = [
+        "# The Python API",
+        "",
+        "Look up every public name of `rota`, and the objects that hang on an app. Where a method has a twin that ends in",
+        "`_sync`, the plain name is for async code and the twin does the same for sync code. Wherever a duration is taken, it is",
+        'a number of seconds, a `timedelta`, or text such as `"90s"`, `"5m"` or `"1h 30m"`.',
+        "",
+    ]
+    for name in rota.__all__:
+        value = getattr(rota, name)
+        if name == "__version__" or (inspect.isclass(value) and issubclass(value, Exception)):
+            continue
+        lines += described(f"rota.{name}", value)
+        if name == "Rota":
+            lines += ["#### app.task", "", "`@app.task` is [`Package.task`](#rotapackage) of the app's own tasks.", ""]
+    for title, value in OBJECTS.values():
+        lines += described(title, value, plain_title=True)
+    lines += ["## Errors", "", "All errors are listed in [Errors and exit codes](errors.md).", ""]
+    return "\n".join(lines)
+
+
+def testing() -> str:
+    lines = [
+        "# The test kit",
+        "",
+        "Look up the fixtures of the pytest plugin and the names of `rota.testing`.",
+        "",
+        "## Fixtures",
+        "",
+    ]
+    for name, value in vars(plugin).items():
+        function = getattr(value, "__wrapped__", None) or getattr(value, "_get_wrapped_function", lambda: None)()
+        if name.startswith("rota_") and function is not None and name != "rota_run_folder":
+            lines += [f"### {name}", "", paragraphs(function.__doc__), ""]
+    lines += ["The ini option `rota_app` names your app, as in `myproject.jobs:app`.", ""]
+    for name in rota.testing.__all__:
+        lines += described(f"rota.testing.{name}", getattr(rota.testing, name))
+    return "\n".join(lines)
+
+
+def described(title: str, value: Any, *, plain_title: bool = False) -> list[str]:
+    """A class with its public methods, or a function: signature as written in the code, then its docstring."""
+    lines = [f"## {title}" if plain_title else f"## `{title}`", ""]
+    if not inspect.isclass(value):
+        return [*lines, signature(value, title), "", paragraphs(value.__doc__), ""]
+    tree = definition(value)
+    constructor = next((node for node in functions(tree) if node.name == "__init__"), None)
+    if constructor is not None and not plain_title and title not in MADE_BY_US:
+        lines += [written(title, constructor, value), ""]
+    lines += [paragraphs(own_doc(value)), ""]
+    if constructor is not None and (said := ast.get_docstring(constructor)):
+        lines += [paragraphs(said), ""]
+    if dataclasses.is_dataclass(value):
+        lines += [*(f"- `{field}`" for field in fields(value)), ""]
+    known = {node.name for node in functions(tree)}
+    for node in functions(tree):
+        if node.name.startswith("_") or node.name.removesuffix("_sync") in known - {node.name} or is_overload(node):
+            continue
+        twin = next((n for n in functions(tree) if n.name == f"{node.name}_sync"), None)
+        lines += [f"#### {node.name}" + (f" and {twin.name}" if twin else ""), ""]
+        said = ast.get_docstring(node) or (ast.get_docstring(twin) if twin else None)
+        lines += [written(node.name, node, value), "", *([paragraphs(said), ""] if said else [])]
+    return lines
+
+
+def definition(cls: type) -> ast.ClassDef:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    return tree
+
+
+def functions(tree: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def is_overload(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(ast.unparse(each).endswith("overload") for each in node.decorator_list)
+
+
+def signature(function: Any, title: str) -> str:
+    node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    return written(title, node, function)
+
+
+def written(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef, owner: Any) -> str:
+    """The call as its author wrote it, without `self`; a property as its type."""
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None and node.name != "__init__" else ""
+    if any(ast.unparse(each) == "property" for each in node.decorator_list):
+        return f"`{name}: {returns.removeprefix(' -> ')}`"
+    # `**unknown` is there to be refused with words
+    arguments = ", ".join(
+        each for each in parameters(node.args, owner) if each not in ("self", "cls", "**unknown: Any")
+    )
+    return f"`{'await ' if isinstance(node, ast.AsyncFunctionDef) else ''}{name}({arguments.removeprefix('/, ')}){returns}`"
+
+
+def parameters(given: ast.arguments, owner: Any) -> Iterator[str]:
+    by_position = [*given.posonlyargs, *given.args]
+    without = len(by_position) - len(given.defaults)
+    for place, each in enumerate(by_position):
+        yield parameter(each, given.defaults[place - without] if place >= without else None, owner)
+        if place + 1 == len(given.posonlyargs):
+            yield "/"
+    if given.vararg is not None:
+        yield f"*{ast.unparse(given.vararg)}"
+    elif given.kwonlyargs:
+        yield "*"
+    for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+        yield parameter(each, default, owner)
+    if given.kwarg is not None:
+        yield f"**{ast.unparse(given.kwarg)}"
+
+
+def parameter(given: ast.arg, default: ast.expr | None, owner: Any) -> str:
+    if default is None:
+        return ast.unparse(given)
+    # a constant of the module says nothing to a reader; its value does
+    known = vars(inspect.getmodule(owner)).get(default.id) if isinstance(default, ast.Name) else None
+    value = ast.unparse(default) if known is None else repr(known)
+    return f"{ast.unparse(given)} = {value}" if given.annotation is not None else f"{given.arg}={value}"
+
+
+def fields(cls: Any) -> Iterator[str]:
+    for node in definition(cls).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
+            default = f" = {ast.unparse(node.value)}" if node.value is not None else ""
+            yield f"{node.target.id}: {ast.unparse(node.annotation)}{default}"
+
+
+def own_doc(cls: type) -> str:
+    """A dataclass without a docstring is given its signature as one, which tells nothing here."""
+    said = inspect.cleandoc(cls.__doc__ or "")
+    return "" if said.startswith(f"{cls.__name__}(") else said
+
+
+def paragraphs(text: str | None) -> str:
+    return inspect.cleandoc(text or "").replace("<", "&lt;")
+
+
+def settings() -> str:
+    used = {name for file in SOURCE.rglob("*.py") for name in re.findall(r"ROTA_[A-Z_]*[A-Z]", file.read_text("utf-8"))}
+    if used != set(VARIABLES):
+        raise SystemExit(
+            f"docs/make_reference.py describes other variables than the code reads: {used ^ set(VARIABLES)}"
+        )
+    lines = [
+        "# Settings and environment variables",
+        "",
+        "Look up what can be set, and why each default is what it is. Arguments beat the environment; the arguments of",
+        "`Rota(...)` are in [the Python API](api.md#rotarota).",
+        "",
+        "## Environment variables",
+        "",
+        "| variable | what it says |",
+        "|---|---|",
+        *(f"| `{name}` | {text} |" for name, text in VARIABLES.items()),
+        "",
+        "## The lease",
+        "",
+        "The length is set by `Rota(lease=...)` or `ROTA_LEASE`; the rest follows from it.",
+        "",
+        *commented(LeaseSettings),
+        "",
+        "## A worker",
+        "",
+        "Queues and concurrency are arguments of `app.work` and `rota worker`; the rest is fixed today.",
+        "",
+        *commented(WorkerSettings),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def commented(cls: Any) -> Iterator[str]:
+    """The fields of a settings class with the reasons that stand beside them in the code."""
+    yield "| setting | default | why |"
+    yield "|---|---|---|"
+    # a value the formatter broke over three lines reads as one
+    source = re.sub(r"\(\n\s+(\S+)(\s+#.*)\n\s+\)", r"\1\2", inspect.getsource(cls))
+    for name, default, why in re.findall(r"^ {4}(\w+): [^=\n]+ = (.+?)(?:  #\s*(.*))?$", source, re.MULTILINE):
+        yield f"| `{name}` | `{default}` | {why} |"
+
+
+def errors_page() -> str:
+    tree = (errors.__doc__ or "").split("\n\n")[1]
+    classes = [getattr(errors, name) for name in errors.__all__]
+    lines = [
+        "# Errors and exit codes",
+        "",
+        "Look up what to catch, and what an exit code of `rota` means. Every message says what happened, why, and what to do next.",
+        "",
+        "## The tree",
+        "",
+        "```text",
+        textwrap.dedent(tree),
+        "```",
+        "",
+        "The names in `rota.__all__` are imported from `rota`, the others from `rota.errors`.",
+        "",
+        "## Exit codes of `rota`",
+        "",
+        "| code | meaning |",
+        "|---|---|",
+        "| 0 | done |",
+        "| 1 | failed: any error that is not named below, `ForeignDatabase` among them |",
+        "| 2 | wrong usage, or something in the configuration cannot work |",
+        "| 3 | `rota postgres status`: no server is running |",
+        "| 4 | the database is unavailable |",
+        "| 5 | the schema needs `rota migrate`, or is too new |",
+        "",
+        "## Which error ends with which code",
+        "",
+        "| error | code | what it means |",
+        "|---|---|---|",
+        *(f"| `{each.__name__}` | {each.exit_code} | {own_doc(each)} |" for each in classes),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def facts_page() -> str:
+    lines = [
+        "# Facts",
+        "",
+        "Look up what Rota tells about itself: each fact, its fields, and the line that `rota.integrations.logging` makes of it.",
+        "[Operating](../guides/operating.md#facts-and-logging) shows how to listen.",
+        "",
+    ]
+    for name in sorted(facts.__all__):
+        cls = getattr(facts, name)
+        if name in ("Fact", "Facts"):
+            continue
+        lines += [f"## {name}", "", own_doc(cls), ""] if own_doc(cls) else [f"## {name}", ""]
+        lines += [*(f"- `{field}`" for field in fields(cls)), ""]
+        said = words(sample(cls))
+        if said is not None:
+            lines += ["```text", f"{logging.getLevelName(said[0])}  {said[1]}", "```", ""]
+    return "\n".join(lines)
+
+
+def sample(cls: Any) -> facts.Fact:
+    hints = typing.get_type_hints(cls)
+    values = {field.name: SAMPLES[field.name] for field in dataclasses.fields(cls)}
+    if cls is facts.JobFailed:
+        values["error"] = TimeoutError("bank busy")
+    if cls is facts.MigrationApplied:
+        values["name"] = "kernel"
+    assert hints.keys() == values.keys()
+    made: facts.Fact = cls(**values)
+    return made
+
+
+if __name__ == "__main__":
+    main()
