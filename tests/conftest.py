@@ -37,13 +37,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if names := [name for name in ("rota_server", "own_server") if name in metafunc.fixturenames]:
+    if "postgres_version" in metafunc.fixturenames:
         versions = server_versions(metafunc.config.getoption("--postgres"))
         if metafunc.definition.get_closest_marker("one_server"):
             versions = versions[:1]
         ids = [f"pg{version}" for version in versions]
-        values = [[version] * len(names) for version in versions]
-        metafunc.parametrize(names, values, ids=ids, indirect=True, scope="session")
+        metafunc.parametrize("postgres_version", versions, ids=ids, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def postgres_version(request: pytest.FixtureRequest) -> str:
+    """The server version this test runs on."""
+    return str(request.param)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -93,8 +98,8 @@ def servers(rota_run_folder: Path) -> Iterator[Callable[[str], DatabaseServer]]:
 
 
 @pytest.fixture(scope="session")
-def rota_server(request: pytest.FixtureRequest, servers: Callable[[str], DatabaseServer]) -> DatabaseServer:
-    return servers(request.param)
+def rota_server(postgres_version: str, servers: Callable[[str], DatabaseServer]) -> DatabaseServer:
+    return servers(postgres_version)
 
 
 class OwnServer:
@@ -113,12 +118,12 @@ class OwnServer:
 
 
 @pytest.fixture
-def own_server(request: pytest.FixtureRequest) -> Iterator[OwnServer]:
+def own_server(postgres_version: str) -> Iterator[OwnServer]:
     """A private server for tests that restart or break PostgreSQL.
 
     A module that overrides `rota_database` with `own_server.dsn` has `rota_app` and `rota_worker` on it as well.
     """
-    binaries = find_binaries() if request.param == GIVEN else installed()[request.param]
+    binaries = find_binaries() if postgres_version == GIVEN else installed()[postgres_version]
     server = throwaway_server(binaries)
     try:
         yield OwnServer(server, binaries)

@@ -32,7 +32,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import psycopg
 
@@ -77,7 +77,9 @@ class Reader:
         self._folder = folder
         self._database = database
         self._environment = environment
-        self._namespace: dict[str, Any] = {"__name__": "example"}
+        # a module that can be found: dataclasses look up theirs
+        self._module = sys.modules["example"] = ModuleType("example")
+        self._namespace = vars(self._module)
         self._printed = ""
         self._runner = asyncio.Runner()
 
@@ -90,6 +92,7 @@ class Reader:
             for app in {id(value): value for value in self._namespace.values() if isinstance(value, Rota)}.values():
                 self._runner.run(app.close())
             self._runner.close()
+            del sys.modules["example"]
 
     def _follow(self, block: Block) -> None:
         assert block.language in LANGUAGES, f"a block is one of {', '.join(LANGUAGES)}, not {block.language!r}"
@@ -132,7 +135,8 @@ class Reader:
         output = self._folder / "output"
         with output.open("wb") as file:
             process = subprocess.Popen(
-                ["/bin/sh", "-c", command],
+                # without the shell in between, which a Ctrl-C would end as well
+                ["/bin/sh", "-c", command if until is None else f"exec {command}"],
                 cwd=self._folder,
                 env={
                     **self._environment,
@@ -163,7 +167,7 @@ def compare(shown: str, said: str) -> None:
     rest = [" ".join(line.split()) for line in said.splitlines()]
     for line in shown.splitlines():
         wanted = " ".join(line.split())
-        pattern = re.compile(".*".join(map(re.escape, wanted.split("…"))))
+        pattern = re.compile(".*".join(map(re.escape, re.split(r" ?… ?", wanted))))
         place = next((number for number, each in enumerate(rest) if pattern.fullmatch(each)), None)
         assert place is not None or not wanted, f"the page shows {line!r}, and this was said:\n{said}"
         rest = rest[place + 1 :] if place is not None else rest
