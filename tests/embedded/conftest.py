@@ -186,8 +186,19 @@ def fresh(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(home, ignore_errors=True)  # pytest would keep it, at forty megabytes a test
 
 
+PASSED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if call.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
+
+
 @pytest.fixture
-def home(fresh: Path, cluster: Path) -> Iterator[Path]:
+def home(fresh: Path, cluster: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A home with data. A test that spoils it need only not put it back where it was."""
     if not cluster.exists():
         with EmbeddedServer(cluster):
@@ -195,7 +206,8 @@ def home(fresh: Path, cluster: Path) -> Iterator[Path]:
     cluster.rename(fresh)
     yield fresh
     Tools.nothing_runs(fresh)
-    if fresh.exists():
+    # a test that failed half-way may have left it in any state
+    if fresh.exists() and request.node.stash.get(PASSED, False):
         fresh.rename(cluster)
 
 
