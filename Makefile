@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 N ?= 2
 
-.PHONY: demo test install check format teeth bench clean
+.PHONY: demo test install check format teeth docs bench clean
 
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
@@ -28,6 +28,9 @@ format: $(VENV)/.dev
 
 teeth: $(VENV)/.dev  ## remove each guard in turn: a test must fail
 	$(BIN)/python tests/teeth.py
+
+docs: $(VENV)/.dev  ## write docs/reference anew from the code
+	$(BIN)/python docs/make_reference.py
 
 bench: install  ## Rota beside the plain psycopg loop
 	$(BIN)/python bench/compare.py

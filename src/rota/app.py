@@ -27,6 +27,7 @@ from rota.postgres.identity import adopt, check_identity, compare_identity
 from rota.postgres.notify import Throttle
 from rota.postgres.pool import Database, UserPool
 from rota.postgres.query import Steps
+from rota.postgres.roles import grant_roles
 from rota.postgres.schema import Migration, applied_migrations, check_schema, migrate, migration_files
 from rota.release import RELEASE
 from rota.settings import Settings, read_settings
@@ -206,12 +207,16 @@ class Rota:
         check_schema(applied, migration_files())
         check_identity(await self.database.run(compare_identity()), self.settings.environment)
 
-    def migrate_sync(self, *, to: int | None = None) -> list[Migration]:
-        """Create or update the tables, and return what was applied."""
-        return migrate(Connector(self._address(), "migrate"), self.settings.schema, to=to, facts=self.facts)
+    def migrate_sync(self, *, to: int | None = None, roles: bool = False) -> list[Migration]:
+        """Create or update the tables, and return what was applied; with `roles`, also the three roles and their grants."""
+        connector = Connector(self._address(), "migrate")
+        applied = migrate(connector, self.settings.schema, to=to, facts=self.facts)
+        if roles:
+            grant_roles(connector, self.settings.schema)
+        return applied
 
-    async def migrate(self, *, to: int | None = None) -> list[Migration]:
-        return await asyncio.to_thread(lambda: self.migrate_sync(to=to))
+    async def migrate(self, *, to: int | None = None, roles: bool = False) -> list[Migration]:
+        return await asyncio.to_thread(lambda: self.migrate_sync(to=to, roles=roles))
 
     async def adopt(self) -> None:
         """Accept a restored or copied database as the one to work on."""
@@ -219,11 +224,6 @@ class Rota:
 
     def adopt_sync(self) -> None:
         self.database.run_sync(adopt(self.settings.environment))
-
-    def run_script_sync(self, sql: str) -> None:
-        """Run SQL of ours that is more than one statement, in one transaction."""
-        with Connector(self._address(), "migrate").connect_sync() as connection, connection.transaction():
-            connection.execute(sql, prepare=False)
 
     async def members(self, *, ended: bool = False) -> list[MemberView]:
         """The processes that hold or may hold work; with `ended`, also those that are gone."""
@@ -295,6 +295,10 @@ def _worker_settings(queues: Sequence[str] | None, concurrency: int | None) -> W
     ):
         raise ConfigurationError(
             f"concurrency cannot be {concurrency!r}: it is how many bodies run at once, 1 or more."
+        )
+    if queues is not None and not queues:
+        raise ConfigurationError(
+            "queues is empty, so this worker would never do anything: name some, or None for all of them."
         )
     names = None if queues is None else tuple(check_name("queue", queue, 200) for queue in queues)
     return (

@@ -123,7 +123,7 @@ class ClaimLost(RotaError):
 
 
 class JobNotFound(RotaError):
-    """No job has this id: never enqueued, or its history is past its retention."""
+    """No job has this id: it was never enqueued, or its transaction was rolled back."""
 
 
 class JobFailed(RotaError):

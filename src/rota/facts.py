@@ -45,6 +45,8 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class MigrationApplied(Fact):
+    """A migration was applied to the schema."""
+
     number: int
     name: str
     seconds: float
@@ -91,6 +93,8 @@ class ControlLost(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ControlRestored(Fact):
+    """The control session is back, under the same identity."""
+
     member: UUID
 
 
@@ -119,11 +123,15 @@ class DatabaseLost(Fact):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseBack(Fact):
+    """The same part reaches the database again."""
+
     part: str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted(Fact):
+    """A worker began to claim jobs. `queues` is None for all of them."""
+
     member: UUID
     queues: tuple[str, ...] | None
     tasks: tuple[str, ...]
@@ -132,6 +140,8 @@ class WorkerStarted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopped(Fact):
+    """A worker has stopped and holds nothing any more."""
+
     member: UUID
 
 
@@ -146,6 +156,8 @@ class Drained(Fact):
 
 @dataclass(frozen=True, slots=True)
 class JobSucceeded(Fact):
+    """An attempt succeeded, and that is on record."""
+
     job: int
     task: str
     queue: str

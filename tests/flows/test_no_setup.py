@@ -32,7 +32,13 @@ def test_a_script_without_any_configuration_enqueues_works_and_leaves_nothing_ru
 
     def run() -> str:
         ran = subprocess.run(
-            [sys.executable, "script.py"], cwd=tmp_path, env=bare, capture_output=True, text=True, check=False, timeout=60
+            [sys.executable, "script.py"],
+            cwd=tmp_path,
+            env=bare,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
         assert ran.returncode == 0, ran.stderr
         return ran.stdout.strip()

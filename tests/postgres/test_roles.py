@@ -12,7 +12,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from rota import Rota, RotaError
-from rota.postgres.roles import roles_sql
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,8 @@ def roles(rota_database: str) -> Iterator[Roles]:
         admin.execute(f"create role {schema}_owner login nosuperuser createrole")
         admin.execute(f"create schema {schema} authorization {schema}_owner")
         owner = Rota(make_conninfo(rota_database, user=f"{schema}_owner"), schema=schema)
-        owner.migrate_sync()
-        owner.run_script_sync(roles_sql(schema))
-        owner.run_script_sync(roles_sql(schema))  # the second time changes nothing
+        owner.migrate_sync(roles=True)
+        owner.migrate_sync(roles=True)  # the second time changes nothing
         for name in names:
             admin.execute(f"create role {schema}_{name}_login login nosuperuser in role {schema}_{name}")
         yield Roles(schema, rota_database)

@@ -32,8 +32,9 @@ SETTLED = 0.1  # seconds without a change: an editor or a checkout may write sev
 
 @click.command()
 @click.argument("app", required=False)
+@click.option("--ephemeral", is_flag=True, help="Use an embedded server that is thrown away at the end.")
 @database_options
-def dev(app: str | None, dsn: str | None, schema: str | None) -> None:
+def dev(app: str | None, ephemeral: bool, dsn: str | None, schema: str | None) -> None:
     """Run APP while you write it: database, tables and a worker that is restarted when a Python file here changes.
 
     Without APP it is found by convention: `app` under [tool.rota] in pyproject.toml, else main.py, app.py, tasks.py or
@@ -42,7 +43,12 @@ def dev(app: str | None, dsn: str | None, schema: str | None) -> None:
     back.
     """
     paths = [app] if app is not None else app_paths(Path.cwd())
-    asyncio.run(_Development(paths, dsn, schema).run())
+    if ephemeral and dsn is not None:
+        raise click.UsageError(
+            "--ephemeral and --dsn exclude each other: a database with an address is not ours to throw away."
+        )
+    with embedded.EmbeddedServer(ephemeral=True) if ephemeral else contextlib.nullcontext() as server:
+        asyncio.run(_Development(paths, server.start() if server else dsn, schema).run())
 
 
 class _Development:

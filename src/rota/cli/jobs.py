@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rota.cli.output import print_json, print_table, say, short_time
+from rota.cli.output import print_json, print_table, short_time
 from rota.cli.target import database_options, open_app
 from rota.jobs.inspect import STATES
 
@@ -76,10 +76,12 @@ def show(id: int, as_json: bool, dsn: str | None, schema: str | None) -> None:
         "arguments": job.args,
         "result": job.result,
     }
-    print_table(["", ""], [[name, value] for name, value in shown.items() if value not in (None, "")], empty="")
+    for name, value in shown.items():
+        if value not in (None, ""):
+            click.echo(f"{name:10} {value}")
     for error in job.errors:
-        say(
+        click.echo(
             f"\nattempt {error.attempt} {error.kind} at {short_time(error.finished_at)}: {error.type or ''} {error.message or ''}"
         )
         if error.trace:
-            say(error.trace.rstrip())
+            click.echo(error.trace.rstrip())

@@ -42,13 +42,12 @@ def migrate(
         if check or dry_run:
             _report(_pending(app, to), sys.exit if check else None)
             return
-        applied = app.migrate_sync(to=to)
+        applied = app.migrate_sync(to=to, roles=roles)
         for migration in applied:
             say(f"applied {migration.number:04} {migration.name}")
         if not applied:
             say("nothing to apply")
         if roles:
-            app.run_script_sync(roles_sql(app.settings.schema))
             say(
                 f"roles {app.settings.schema}_enqueue, {app.settings.schema}_worker and {app.settings.schema}_read are ready"
             )

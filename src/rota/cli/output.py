@@ -46,12 +46,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], empty: st
     if not rows:
         say(empty)
         return
+    terminal = Console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=not terminal.is_terminal)
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
-    Console().print(table)
+    # a file or a pipe has no width: there a line is a row, so that it can be searched
+    (terminal if terminal.is_terminal else Console(width=10_000)).print(table)
 
 
 def short_time(moment: datetime | None) -> str:

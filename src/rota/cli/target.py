@@ -22,13 +22,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def database_options(command: F) -> F:
-    """`--dsn` and `--schema`, which beat the environment."""
+    """`--dsn`, `--schema` and `--data`, which beat the environment."""
     for option in (
+        click.option(
+            "--data",
+            type=click.Path(file_okay=False, path_type=Path),
+            expose_value=False,
+            callback=_use_data,
+            help="Folder of the embedded server. [env: ROTA_POSTGRES_DATA; default: .rota/postgres]",
+        ),
         click.option("--schema", help="Schema of Rota's tables. [env: ROTA_SCHEMA; default: rota]"),
         click.option("--dsn", help="Database address. [env: ROTA_DATABASE_URL, DATABASE_URL, PG*; default: embedded]"),
     ):
         command = option(command)
     return command
+
+
+def _use_data(ctx: click.Context, option: click.Parameter, folder: Path | None) -> None:
+    if folder is not None:
+        os.environ["ROTA_POSTGRES_DATA"] = str(folder.absolute())  # also for the processes this command starts
 
 
 def open_app(dsn: str | None, schema: str | None) -> Rota:

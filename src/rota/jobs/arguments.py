@@ -53,7 +53,9 @@ class Signature:
         declared = declaration(function, task)
         refuse_unreachable(declared, task, skip)
         parameters = [each for each in declared.parameters.values() if each.name not in skip]
-        self._call = declared.replace(parameters=parameters)
+        # resolved, `-> None` has become its type; a message shows it as it was written
+        returns = None if declared.return_annotation is types.NoneType else declared.return_annotation
+        self._call = declared.replace(parameters=parameters, return_annotation=returns)
         converters = parameter_converters(parameters, task)
         self._result = result_converter(declared.return_annotation)
 
@@ -215,7 +217,7 @@ class Signature:
     def _not_its_payload(self, problem: str) -> InvalidArguments:
         return InvalidArguments(
             f"The stored arguments of task {self._task!r} do not fit {self._task}{self._call}: {problem}. They were "
-            f"enqueued by another version of the task, or edited: accept both forms, or give the new one a version."
+            f"enqueued by another version of the task, or edited: accept both forms, or give the new one another name."
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -19,6 +20,7 @@ __all__ = ["check_name", "check_priority", "check_tags", "enqueue", "enqueue_man
 BATCH_ROWS = 5_000
 BATCH_BYTES = 8_000_000
 
+_from_json = json.JSONDecoder().raw_decode
 _FORBIDDEN = re.compile("[\0\ud800-\udfff]")
 
 
@@ -172,6 +174,7 @@ def _job(new: NewJob, row: Any, app: Waiter) -> Job[Any]:
         attempt=0,
         created_at=row[1],
         due_at=row[2],
+        args=_from_json(new.args)[0],
         tags=new.tags,
         _app=app,
     )

@@ -8,7 +8,7 @@ import contextvars
 import json
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
@@ -69,17 +69,26 @@ class Executor:
 
     async def _call(self, task: Task[..., Any], job: ClaimedJob) -> Any:
         args, kwargs = task.signature.decode(_from_json(job.args)[0])
+        if task.options.timeout is None:
+            return await self._begun(task, args, kwargs)
+        try:
+            async with asyncio.timeout(task.options.timeout) as limit:
+                return await self._begun(task, args, kwargs)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise  # one of the body's own
+            raise TimeoutError(
+                f"the attempt took longer than its timeout of {task.options.timeout:g} s"
+            ) from error.__context__
+
+    def _begun(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
         if task.is_async:
-            if task.options.timeout is None:
-                return await task.function(*args, **kwargs)
-            async with asyncio.timeout(task.options.timeout):
-                return await task.function(*args, **kwargs)
+            body: Awaitable[Any] = task.function(*args, **kwargs)
+            return body
         context = contextvars.copy_context()
-        future = asyncio.get_running_loop().run_in_executor(
+        return asyncio.get_running_loop().run_in_executor(
             self._threads, lambda: context.run(task.function, *args, **kwargs)
         )
-        async with asyncio.timeout(task.options.timeout):
-            return await future
 
     def _failed(self, task: Task[..., Any], job: ClaimedJob, error: BaseException, took: float) -> Outcome:
         try:
@@ -103,7 +112,7 @@ def _failure(error: BaseException) -> Failure:
         if kind.__module__ in ("builtins", "rota.errors")
         else f"{kind.__module__}.{kind.__qualname__}"
     )
-    trace = "".join(traceback.format_exception(kind, error, _own_frames(error.__traceback__)))
+    trace = "".join(traceback.format_exception(kind, error, _own_frames(error.__traceback__), chain=True))
     return Failure(
         _storable(name, 500),
         _storable(_text(error), MESSAGE_LIMIT),

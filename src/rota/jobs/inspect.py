@@ -143,6 +143,8 @@ def list_jobs(
         raise ConfigurationError(
             f"limit cannot be {limit!r}: it is a number from 1 to 10000; use after=... for the next page."
         )
+    if after is not None and not 0 < after < 2**63:
+        raise ConfigurationError(f"after cannot be {after!r}: it is the id of a job, the last of the page before.")
     params = {"state": state, "queue": queue, "task": task, "tag": tag, "limit": limit, "after": after, "errors": False}
     return LIST.query(params, read=lambda rows: [_job(row, app) for row in rows])
 

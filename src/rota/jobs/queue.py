@@ -93,7 +93,7 @@ class Jobs:
     def _found(self, id: JobId, job: Job[Any] | None) -> Job[Any]:
         if job is None:
             raise JobNotFound(
-                f"There is no job {id}: it was never enqueued here, was rolled back, or its history is past its retention."
+                f"There is no job {id}: it was never enqueued here, or the transaction that did was rolled back."
             )
         return job
 

@@ -6,9 +6,12 @@ your programs log in as. Idempotent; run again after each migration.
 
 from __future__ import annotations
 
+import psycopg
+
+from rota.postgres.connection import Connector, translated
 from rota.postgres.query import identifier
 
-__all__ = ["roles_sql"]
+__all__ = ["grant_roles", "roles_sql"]
 
 _CREATE = """
 do $rota_roles$
@@ -50,3 +53,13 @@ def roles_sql(schema: str) -> str:
         text = (_CREATE + grants).replace("{role}", identifier(role)).replace("{literal}", literal)
         parts.append(text.replace("{schema}", identifier(schema)))
     return "".join(parts).lstrip()
+
+
+def grant_roles(connector: Connector, schema: str) -> None:
+    """Create the roles and grant them what they need; needs the right to create roles."""
+    with connector.connect_sync() as connection:
+        try:
+            with connection.transaction():
+                connection.execute(roles_sql(schema), prepare=False)
+        except psycopg.Error as error:
+            raise translated(error, connector.dsn) from error
