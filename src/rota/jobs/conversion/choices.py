@@ -52,9 +52,12 @@ def flag(cls: Any) -> Converter:
         if type(value) is not int:
             raise Mismatch(f"{cls.__name__} as a number", value)
         try:
-            return cls(value)
+            read = cls(value)
         except ValueError:
             raise Mismatch(f"{cls.__name__} as a number", value) from None
+        if read.value != value:  # early releases of Python 3.11 drop bits that have no name instead of refusing them
+            raise Mismatch(f"{cls.__name__} as a number", value)
+        return read
 
     return Converter(cls.__name__, encode, decode, frozenset({NUMBER}), cls)
 
