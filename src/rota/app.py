@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from rota.clock import Duration
 from rota.embedded import shared_server
-from rota.errors import ConfigurationError
+from rota.errors import ConfigurationError, RotaError
 from rota.facts import Facts
 from rota.jobs.definition import Package
 from rota.jobs.enqueue import check_name, enqueue, enqueue_many, in_batches
@@ -170,7 +170,7 @@ class Rota:
             settings=self.settings.lease,
             reactions=worker.reactions,
         )
-        await asyncio.to_thread(control.start)
+        await _started(control)
         self._workers.add(worker)
         try:
             await worker.run(control, drain=drain, grace=grace)
@@ -268,6 +268,18 @@ class Rota:
                 migrate(Connector(address, "migrate"), self.settings.schema, facts=self.facts)
                 self._embedded = address
             return self._embedded
+
+
+async def _started(control: Control) -> None:
+    """Start the control thread; cancelled meanwhile, stop it again, as nobody else would."""
+    starting = asyncio.ensure_future(asyncio.to_thread(control.start))
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with contextlib.suppress(RotaError):
+            await starting
+            await asyncio.to_thread(control.stop)
+        raise
 
 
 def _checked(new: Iterable[NewJob]) -> list[NewJob]:

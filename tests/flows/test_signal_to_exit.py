@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rota.facts import Drained, JobClaimLost, MemberLeft, WorkerStopped
-from rota.testing import TestRota, WorkerProcess, until
+from rota.facts import Drained, JobClaimLost, MemberJoined, MemberLeft, WorkerStopped
+from rota.testing import TestRota, WorkerProcess, fact, until
 
 StartWorker = Callable[..., WorkerProcess]
 
@@ -197,3 +197,15 @@ async def test_a_stop_while_idle_is_immediate(app: TestRota, rota_worker: StartW
 
     assert JobClaimLost.__name__ not in worker.output()
     assert "left" in worker.output()
+
+
+async def test_cancelling_while_it_starts_leaves_no_member_behind(rota_app: TestRota) -> None:
+    joined = fact(rota_app.facts, MemberJoined)
+    working = asyncio.create_task(rota_app.work())
+    rota_app.facts.subscribe(lambda _: working.get_loop().call_soon_threadsafe(working.cancel), MemberJoined)
+
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+    await joined
+    assert [member.end_reason for member in await rota_app.members(ended=True)] == ["left"]

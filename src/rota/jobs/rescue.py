@@ -60,7 +60,9 @@ RESCUE = statement(
         using taken
         where job.id = taken.id
           and taken.dead
-        returning job.*
+        returning
+            job.id, job.created_at, job.due_at, job.claimed_at, job.token, job.attempt, job.losses, job.priority, job.version,
+            job.member, job.queue, job.task, job.args, job.key, job.tags, job.retention
     ), buried as (
         insert into {schema}.dead (
             id, created_at, due_at, token, attempt, losses, priority, version, member, reason, queue, task, args, key,

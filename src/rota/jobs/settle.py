@@ -94,7 +94,11 @@ SUCCEED = statement(
         where job.id = outcome.id
           and job.token = outcome.token
           and job.state = 'running'
-        returning job.*, outcome.result, outcome.seconds
+        -- column by column: a later release may add columns, and their names must not clash with ours
+        returning
+            job.id, job.created_at, job.due_at, job.claimed_at, job.token, job.attempt, job.losses, job.priority, job.version,
+            job.member, job.queue, job.task, job.args, job.key, job.tags, job.retention,
+            outcome.result, outcome.seconds
     ), recorded as (
         insert into {schema}.history (
             id, created_at, due_at, claimed_at, started_at, finished_at, token, attempt, losses, priority, version,
@@ -183,7 +187,10 @@ BURY = statement(
         where job.id = outcome.id
           and job.token = outcome.token
           and job.state = 'running'
-        returning job.*, outcome.seconds, outcome.type, outcome.message, outcome.trace
+        returning
+            job.id, job.created_at, job.due_at, job.claimed_at, job.token, job.attempt, job.losses, job.priority, job.version,
+            job.member, job.queue, job.task, job.args, job.key, job.tags, job.retention,
+            outcome.seconds, outcome.type, outcome.message, outcome.trace
     ), recorded as (
         insert into {schema}.attempts (
             job_id, attempt, token, outcome, error_type, error_message, error_trace, member, started_at

@@ -82,6 +82,7 @@ class Consumer(Generic[Item, Outcome]):
         self._started = 0
         self._unsettled: list[Outcome] = []
         self._settling = 0
+        self._stale: list[Item] = []
         self._rate = _Rate()
         self._ahead = 0
         self._room = asyncio.Event()
@@ -93,8 +94,8 @@ class Consumer(Generic[Item, Outcome]):
 
     @property
     def idle(self) -> bool:
-        """Nothing ready, running or unsettled."""
-        return not (self._ready or self._running or self._unsettled or self._settling)
+        """Nothing ready, running, unsettled or on its way back."""
+        return not (self._ready or self._running or self._unsettled or self._settling or self._stale)
 
     async def wait_idle(self) -> None:
         while not self.idle:
@@ -114,8 +115,9 @@ class Consumer(Generic[Item, Outcome]):
         """Stop in the one order that loses nothing."""
         claiming, settling, handing_back = self._loops
         await _cancelled(claiming, handing_back)
-        unstarted = list(self._ready)
+        unstarted = [*self._ready, *self._stale]
         self._ready.clear()
+        self._stale = []
         if self._running:
             await asyncio.wait([task for task, _ in self._running.values()], timeout=deadline.left)
         unfinished = await self._cancel_running()
@@ -139,7 +141,7 @@ class Consumer(Generic[Item, Outcome]):
         """Forget everything held, since its claims are void, and return it. Bodies are cancelled; an outcome that comes
         all the same is still tried, and refused."""
         running = list(self._running.values())
-        void = [*self._ready, *(item for _, item in running)]
+        void = [*self._ready, *self._stale, *(item for _, item in running)]
         self._ready.clear()
         self._running.clear()
         for task, _ in running:
@@ -210,9 +212,11 @@ class Consumer(Generic[Item, Outcome]):
             await asyncio.sleep(_STALE_SECONDS)
             # the same time again will bring as many to their end as the last did
             soon = self.finished - finished
-            stale = [self._ready.pop() for _ in range(len(self._ready) - soon)]
-            if stale:
-                await self._until_done("hand back", lambda stale=stale: self._source.hand_back(stale))  # type: ignore[misc]
+            self._stale = [self._ready.pop() for _ in range(len(self._ready) - soon)]
+            if self._stale:
+                await self._until_done("hand back", lambda: self._source.hand_back(self._stale))
+                self._stale = []
+                self._note_change()
 
     async def _cancel_running(self) -> list[Item]:
         tasks = [task for task, _ in self._running.values()]

@@ -1,0 +1,180 @@
+"""The consumer by itself, with a source in memory: what it claims, keeps, hands back and settles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from rota.clock import Deadline
+from rota.errors import DatabaseUnavailable
+from rota.facts import DatabaseBack, DatabaseLost, Drained, Facts
+from rota.service.consume import Consumer
+from rota.testing import until
+
+
+class Shelf:
+    """Numbers to be consumed. `away` makes every call fail, as a database does that is out of reach."""
+
+    def __init__(self, count: int) -> None:
+        self.waiting = deque(range(count))
+        self.settled: list[int] = []
+        self.batches: list[int] = []
+        self.handed_back: list[int] = []
+        self.away = False
+        self.more = asyncio.Event()
+
+    async def claim(self, limit: int) -> Sequence[int]:
+        await self._answer()
+        return [self.waiting.popleft() for _ in range(min(limit, len(self.waiting)))]
+
+    async def wait_for_more(self) -> None:
+        await self.more.wait()
+        self.more.clear()
+
+    async def settle(self, outcomes: Sequence[int]) -> None:
+        await self._answer()
+        self.settled += outcomes
+        self.batches.append(len(outcomes))
+
+    async def hand_back(self, items: Sequence[int]) -> None:
+        await self._answer()
+        self.handed_back += items
+
+    async def _answer(self) -> None:
+        await asyncio.sleep(0)
+        if self.away:
+            raise DatabaseUnavailable("away")
+
+
+def consumer(
+    shelf: Shelf, run: Callable[[int], Awaitable[int]], concurrency: int, facts: Facts | None = None
+) -> Consumer[int, int]:
+    started: Consumer[int, int] = Consumer(shelf, run, concurrency=concurrency, facts=facts or Facts(), part="test")
+    started.start()
+    return started
+
+
+async def at_once(n: int) -> int:
+    return n
+
+
+async def test_everything_is_run_once_and_settled_in_batches() -> None:
+    shelf = Shelf(5000)
+    pump = consumer(shelf, at_once, concurrency=10)
+
+    await until(lambda: len(shelf.settled) == 5000, what="all are settled")
+    await pump.drain(Deadline.after(1))
+
+    assert sorted(shelf.settled) == list(range(5000))
+    assert shelf.handed_back == []
+    assert len(shelf.batches) < 500
+
+
+async def test_no_more_run_at_once_than_allowed() -> None:
+    now, most = 0, 0
+
+    async def count(n: int) -> int:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001)
+        now -= 1
+        return n
+
+    shelf = Shelf(200)
+    pump = consumer(shelf, count, concurrency=7)
+    await until(lambda: len(shelf.settled) == 200, what="all are settled")
+    await pump.drain(Deadline.after(1))
+
+    assert most == 7
+
+
+async def test_slow_work_is_not_claimed_ahead() -> None:
+    shelf = Shelf(100)
+    pump = consumer(shelf, lambda n: asyncio.sleep(60, n), concurrency=5)
+
+    await until(lambda: len(shelf.waiting) == 95, what="the slots are filled")
+    await pump.drain(Deadline.after(0))
+
+    assert len(shelf.waiting) == 95
+    assert sorted(shelf.handed_back) == [0, 1, 2, 3, 4]
+
+
+async def test_work_that_turns_out_slower_than_its_predecessors_is_handed_back() -> None:
+    shelf = Shelf(24_000)
+    release = asyncio.Event()
+
+    async def slow_in_the_end(n: int) -> int:
+        if n >= 20_000:
+            await release.wait()
+        return n
+
+    pump = consumer(shelf, slow_in_the_end, concurrency=5)
+
+    await until(lambda: shelf.handed_back, what="what was claimed ahead goes back")
+    assert not pump.idle
+    await until(
+        lambda: len(shelf.settled) + len(shelf.handed_back) + len(shelf.waiting) == 23_995,
+        what="only the running are held",
+    )
+    release.set()
+    await pump.drain(Deadline.after(1))
+    assert len(shelf.settled) + len(shelf.handed_back) + len(shelf.waiting) == 24_000
+    assert not set(shelf.settled) & set(shelf.handed_back)
+
+
+async def test_outcomes_wait_for_the_database_and_it_is_said_once() -> None:
+    shelf, facts = Shelf(50), Facts()
+    go = asyncio.Event()
+
+    async def when_told(n: int) -> int:
+        await go.wait()
+        return n
+
+    with facts.recorded(DatabaseLost, DatabaseBack) as heard:
+        pump = consumer(shelf, when_told, concurrency=50, facts=facts)
+        await until(lambda: not shelf.waiting, what="all are claimed")
+        shelf.away = True
+        go.set()
+        await until(lambda: any("settle" in fact.part for fact in heard), what="the loss is noticed")
+        assert shelf.settled == []
+        shelf.away = False
+        await until(lambda: len(shelf.settled) == 50, what="all are settled")
+        shelf.more.set()
+        await pump.drain(Deadline.after(1))
+
+    assert sorted(shelf.settled) == list(range(50))
+    settling = [type(fact) for fact in heard if "settle" in fact.part]
+    assert settling == [DatabaseLost, DatabaseBack]
+
+
+async def test_a_stop_with_the_database_away_ends_and_says_what_is_left_to_rescue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rota.service.consume._LAST_WORDS_SECONDS", 0.2)
+    shelf, facts = Shelf(3), Facts()
+    pump = consumer(shelf, lambda n: asyncio.sleep(60, n), concurrency=3, facts=facts)
+    await until(lambda: not shelf.waiting, what="all are claimed")
+    shelf.away = True
+
+    with facts.recorded(Drained) as heard:
+        await pump.drain(Deadline.after(0))
+
+    assert heard == [Drained(finished=0, handed_back=3, abandoned=3)]
+
+
+async def test_what_is_dropped_is_named_and_settles_nothing() -> None:
+    shelf = Shelf(30)
+    pump = consumer(shelf, lambda n: asyncio.sleep(60, n), concurrency=10)
+    await until(lambda: len(shelf.waiting) == 20, what="the slots are filled")
+
+    void = pump.drop()
+
+    assert sorted(void) == list(range(10))
+    await until(lambda: len(shelf.waiting) == 10, what="the freed slots are filled again")
+    await pump.drain(Deadline.after(0))
+    assert shelf.settled == []
+    assert sorted(shelf.handed_back) == list(range(10, 20))
