@@ -66,6 +66,8 @@ SAMPLES: dict[str, Any] = {
     "finished": 12,
     "handed_back": 3,
     "job": 42,
+    "jobs": 12,
+    "statements": 9,
     "member": UUID("6ba7b810-9dad-41d1-80b4-00c04fd430c8"),
     "name": "web-1:4711",
     "number": 1,

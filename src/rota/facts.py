@@ -140,9 +140,11 @@ class WorkerStarted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopped(Fact):
-    """A worker has stopped and holds nothing any more."""
+    """A worker has stopped and holds nothing any more. `statements` is what it asked of the database for its jobs."""
 
     member: UUID
+    jobs: int
+    statements: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,8 @@ def words(fact: Fact) -> Words | None:
         case facts.WorkerStarted(_, queues, tasks, concurrency):
             where = "all queues" if queues is None else f"queues {', '.join(queues)}"
             return logging.INFO, f"working on {where}, {len(tasks)} task(s), {concurrency} at once"
-        case facts.WorkerStopped():
-            return logging.INFO, "worker stopped"
+        case facts.WorkerStopped(_, jobs, statements):
+            return logging.INFO, f"worker stopped after {jobs} job(s) and {statements} statement(s)"
         case facts.Drained(finished, handed_back, abandoned):
             rest = f", {abandoned} left to rescue as the database is away" if abandoned else ""
             return logging.INFO, f"drained: {finished} finished, {handed_back} handed back{rest}"

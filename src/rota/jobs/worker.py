@@ -145,7 +145,8 @@ class Worker:
         self._executor.close()
         await self._claiming.close()
         await self._settling.close()
-        self._facts.emit(WorkerStopped(self.control.member))
+        statements = self._claiming.statements + self._settling.statements
+        self._facts.emit(WorkerStopped(self.control.member, self._consumer.finished, statements))
 
     async def _empty(self) -> None:
         """Return when a look from the start, made with nothing at hand, found nothing to claim."""

@@ -29,10 +29,13 @@ class Session:
         self._connection: AsyncConnection[TupleRow] | None = None
         self._lock = asyncio.Lock()
         self._pid = os.getpid()
+        #: how many were run, for the figures
+        self.statements = 0
 
     async def run(self, query: Query[T]) -> T:
         """Run the query in a transaction of its own. Raises DatabaseUnavailable when its outcome is not known."""
         async with self._lock:
+            self.statements += 1
             try:
                 async with asyncio.timeout(self._deadline):
                     connection = await self._connected()

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from rota.app import Rota
 from rota.errors import RotaError
-from rota.postgres.query import Query, nothing, one, statement
+from rota.facts import WorkerStopped
+from rota.postgres.query import Query, nothing, one, scalar, statement
 
 __all__ = ["Figures", "measure"]
 
@@ -36,26 +37,12 @@ class Figures:
     drain_statements: float
 
 
-@dataclass(frozen=True, slots=True)
-class Meter:
-    """What the database has written and committed so far."""
-
-    wal_bytes: float
-    commits: int
+WAL = statement("wal_position", "select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::float8")
 
 
-METER = statement(
-    "meter",
-    """
-    select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::float8, xact_commit
-    from pg_stat_database
-    where datname = current_database()
-    """,
-)
-
-
-def read_meter() -> Query[Meter]:
-    return METER.query(read=one(Meter))
+def wal_position() -> Query[float]:
+    """How many bytes of write-ahead log the server has written so far."""
+    return WAL.query(read=scalar)
 
 
 SETTLED = statement("bench_settled", "select count(*), count(distinct id) from {schema}.history")
@@ -87,11 +74,12 @@ async def measure(dsn: str | None, *, jobs: int = 20_000, singles: int = 500, pi
         one_rate = await _rate(singles, _one_by_one(app, singles))
         await app.work(drain=True)
 
-        before = await app.database.run(read_meter())
+        empty = await app.database.run(wal_position())
         many_rate = await _rate(jobs, app.enqueue_many(bound))
-        filled = await app.database.run(read_meter())
-        drain_rate = await _rate(jobs, app.work(drain=True))
-        drained = await app.database.run(read_meter())
+        full = await app.database.run(wal_position())
+        with app.facts.recorded(WorkerStopped) as stopped:
+            drain_rate = await _rate(jobs, app.work(drain=True))
+        drained = await app.database.run(wal_position())
         if await app.database.run(count_settled()) != (jobs + singles, jobs + singles):
             raise RotaError(
                 "Not every job was settled exactly once: these figures would be worth nothing. Please report this."
@@ -104,9 +92,9 @@ async def measure(dsn: str | None, *, jobs: int = 20_000, singles: int = 500, pi
         drain_rate=drain_rate,
         pickup_p50=statistics.median(delays),
         pickup_p99=statistics.quantiles(delays, n=100)[98],
-        enqueue_wal_bytes=(filled.wal_bytes - before.wal_bytes) / jobs,
-        drain_wal_bytes=(drained.wal_bytes - filled.wal_bytes) / jobs,
-        drain_statements=(drained.commits - filled.commits) / jobs,
+        enqueue_wal_bytes=(full - empty) / jobs,
+        drain_wal_bytes=(drained - full) / jobs,
+        drain_statements=stopped[0].statements / jobs,
     )
 
 
