@@ -28,7 +28,25 @@ def test_durations_are_read_as_people_write_them(given: object, expected: float)
     assert duration(given).total_seconds() == expected  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("given", ["", "5", "soon", "5 parsecs", "m5", "-5m", None, True, [], "5m and more"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "5",
+        "soon",
+        "5 parsecs",
+        "m5",
+        "-5m",
+        None,
+        True,
+        [],
+        "5m and more",
+        float("nan"),
+        float("inf"),
+        1e30,
+        "99999999999999d",
+    ],
+)
 def test_what_is_no_duration_is_refused_with_the_name_of_the_field(given: object) -> None:
     with pytest.raises(ConfigurationError, match="delay cannot be"):
         duration(given, "delay")  # type: ignore[arg-type]

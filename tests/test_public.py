@@ -17,6 +17,17 @@ def _modules_after(code: str) -> set[str]:
     return set(json.loads(shown.stdout))
 
 
+PUBLIC = """
+    Rota Package Task Retry Job NewJob RunningJob AttemptError current_job RotaError AppNotFound ClaimLost ConfigurationError
+    DatabaseUnavailable EmbeddedError ForeignDatabase ForkedProcess InvalidArguments InvalidDsn JobCancelled JobFailed JobNotFound
+    PayloadTooLarge SchemaMismatch UnknownTask __version__
+"""
+
+
+def test_what_is_public_is_decided_and_not_an_accident() -> None:
+    assert sorted(rota.__all__) == sorted(PUBLIC.split())
+
+
 def test_every_public_name_is_there_and_has_a_docstring() -> None:
     undocumented = [name for name in rota.__all__ if name != "__version__" and not getattr(rota, name).__doc__]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -80,6 +80,7 @@ class Rota:
     def _use(self, settings: Settings, pools: tuple[UserPool, ...] = ()) -> None:
         """Point the app at a database; the test kit points it at another for the length of a test."""
         self.settings = settings
+        self._pools = pools
         self._embedded: Dsn | None = None
         self._starting = threading.Lock()
         self.database = Database(self._address, settings.schema, size=settings.pool_size, pools=pools)
@@ -96,7 +97,8 @@ class Rota:
                 environment=known.environment,
                 pool_size=known.pool_size,
                 lease=known.lease.lease,
-            )
+            ),
+            self._pools if dsn is None else (),  # a pool of the user's leads to the database they had
         )
 
     def package(self, package: Package | str = "") -> Package:
@@ -207,10 +209,15 @@ class Rota:
         check_schema(applied, migration_files())
         check_identity(await self.database.run(compare_identity()), self.settings.environment)
 
-    def migrate_sync(self, *, to: int | None = None, roles: bool = False) -> list[Migration]:
-        """Create or update the tables, and return what was applied; with `roles`, also the three roles and their grants."""
+    def migrate_sync(
+        self, *, to: int | None = None, roles: bool = False, waiting: Callable[[str], None] = lambda _: None
+    ) -> list[Migration]:
+        """Create or update the tables, and return what was applied; with `roles`, also the three roles and their grants.
+
+        `waiting` is told while a lock of someone else's is in the way.
+        """
         connector = Connector(self._address(), "migrate")
-        applied = migrate(connector, self.settings.schema, to=to, facts=self.facts)
+        applied = migrate(connector, self.settings.schema, to=to, facts=self.facts, waiting=waiting)
         if roles:
             grant_roles(connector, self.settings.schema)
         return applied

@@ -23,12 +23,15 @@ _TEXT = re.compile(rf"(?:\s*{_PART.pattern})+\s*")
 
 def duration(value: Duration, what: str = "duration") -> timedelta:
     """A timedelta from a timedelta, a number of seconds, or text such as "90s", "5m" or "1h 30m"."""
-    if isinstance(value, timedelta):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return timedelta(seconds=value)
-    if isinstance(value, str) and _TEXT.fullmatch(value):
-        return timedelta(seconds=sum(float(count) * _UNITS[unit] for count, unit in _PART.findall(value)))
+    try:
+        if isinstance(value, timedelta):
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return timedelta(seconds=value)
+        if isinstance(value, str) and _TEXT.fullmatch(value):
+            return timedelta(seconds=sum(float(count) * _UNITS[unit] for count, unit in _PART.findall(value)))
+    except (OverflowError, ValueError):
+        pass  # longer than anything lasts, or not a number at all
     raise ConfigurationError(
         f"{what} cannot be {value!r}: it is neither a number of seconds, a timedelta, nor text such as '90s', '5m', "
         f"'1h 30m' or '2d' (units: {', '.join(_UNITS)})."

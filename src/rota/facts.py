@@ -194,12 +194,14 @@ class JobLost(Fact):
 
 @dataclass(frozen=True, slots=True)
 class JobClaimLost(Fact):
-    """An attempt of ours finished after its claim had ended; its outcome changed nothing."""
+    """The claim of an attempt of ours has ended. `finished` when its outcome came too late and changed nothing; else it was
+    told to stop, and whatever it still does is void."""
 
     job: int
     task: str
     attempt: int
     token: int
+    finished: bool
 
 
 Subscriber = Callable[[Any], None]

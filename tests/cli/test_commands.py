@@ -142,3 +142,16 @@ def test_every_command_has_help(rota: Run) -> None:
     for command in commands:
         assert rota(command, "--help").code == 0
     assert rota("--version").out.startswith("rota, version ")
+
+
+def test_a_newer_breaking_schema_ends_with_5(rota: Run, rota_database: str, tmp_path: Path) -> None:
+    (tmp_path / "some_app.py").write_text("from rota import Rota\napp = Rota()\n")
+    with psycopg.connect(rota_database) as connection:
+        connection.execute("insert into rota.migrations values (9999, 'contract', 'x', false)")
+
+    ended = rota("worker", str(tmp_path / "some_app.py"), "--drain", "--dsn", rota_database)
+
+    assert ended.code == 5
+    assert "9999 contract" in ended.err
+    assert "Upgrade" in ended.err
+    assert rota("migrate", "--dsn", rota_database).code == 5

@@ -37,8 +37,8 @@ def join(connection: psycopg.Connection[Any], key: int | None = None) -> UUID:
     return member
 
 
-def watch(connection: psycopg.Connection[Any], member: UUID | None = None, *, settled: bool = True) -> Any:
-    return ask(connection, watch_members(member or uuid4(), lease=LEASE, grace=GRACE, settled=settled))
+def watch(connection: psycopg.Connection[Any], *, settled: bool = True, steady: bool = True) -> Any:
+    return ask(connection, watch_members(uuid4(), grace=GRACE, settled=settled, steady=steady))
 
 
 def age(connection: psycopg.Connection[Any], member: UUID, **columns: str) -> None:
@@ -129,21 +129,31 @@ def test_a_peer_that_was_away_itself_does_not_believe_in_the_expiry_of_others(db
     assert row(db, member)["ended_at"] is None
 
 
-def test_what_was_freed_by_a_server_start_proves_nothing(db: psycopg.Connection[Any]) -> None:
-    """The test server has been up for less than a lease or more; a member from before its start is the same to it."""
+def test_a_peer_that_was_just_cut_off_itself_ends_nobody_for_a_free_lock(db: psycopg.Connection[Any]) -> None:
     member = join(db, key=42)
     watch(db)
-    started = "(select pg_postmaster_start_time() - interval '1 second')"
-    db.execute(
-        f"update rota.members set attached_at = {started}, renewed_at = {started}, suspected_at = statement_timestamp() "
-        "- interval '1 second', expires_at = statement_timestamp() - interval '1 second'"
-    )
-    lease_longer_than_uptime = timedelta(days=1)
-    young = watch_members(uuid4(), lease=lease_longer_than_uptime, grace=GRACE, settled=True)
-    old = watch_members(uuid4(), lease=timedelta(0), grace=GRACE, settled=True)
+    age(db, member, suspected_at="1 second")
 
-    assert ask(db, young).ended == ()
-    assert [ended.id for ended in ask(db, old).ended] == [member]
+    assert watch(db, steady=False).ended == ()
+    assert [ended.id for ended in watch(db).ended] == [member]
+
+
+@pytest.mark.parametrize("other_server", ["- interval '1 second'", "+ interval '1 day'"])
+def test_a_lock_taken_on_another_server_or_before_its_start_proves_nothing(
+    db: psycopg.Connection[Any], other_server: str
+) -> None:
+    """After a restart, and on a replica that was promoted, which may have started long before."""
+    member = join(db, key=42)
+    watch(db)
+    age(db, member, suspected_at="1 second")
+    db.execute(f"update rota.members set server_started_at = pg_postmaster_start_time() {other_server}")
+
+    assert watch(db).ended == ()
+
+    assert ask(db, attach_member(member, LEASE, 42))
+    watch(db)
+    age(db, member, suspected_at="1 second")
+    assert [ended.id for ended in watch(db).ended] == [member]
 
 
 def test_an_ended_member_can_neither_renew_nor_attach_nor_claim(db: psycopg.Connection[Any]) -> None:
@@ -199,7 +209,7 @@ def test_renewal_and_ending_never_both_succeed_and_rescue_follows_the_ending(
 
     scripts: list[list[Step]] = [
         [step(renew_member(member, LEASE)), commit],
-        [step(watch_members(uuid4(), lease=LEASE, grace=GRACE, settled=True)), commit],
+        [step(watch_members(uuid4(), grace=GRACE, settled=True, steady=True)), commit],
         [step(rescue("channel")), commit],
     ]
     try:

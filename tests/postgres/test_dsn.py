@@ -38,6 +38,7 @@ def test_the_password_connects_and_is_never_shown() -> None:
         "postgresql://[half/app",
         "host=a nonsense",
         "postgresql://ana:s3cret@db:x:y/app?z=s3cret",
+        "postgresql://ana:p@s3cret@db/app",
     ],
 )
 def test_what_cannot_be_read_is_refused_without_repeating_it(text: str) -> None:

@@ -24,6 +24,7 @@ class Shelf:
         self.batches: list[int] = []
         self.handed_back: list[int] = []
         self.away = False
+        self.open = True
         self.more = asyncio.Event()
 
     async def claim(self, limit: int) -> Sequence[int]:
@@ -43,6 +44,9 @@ class Shelf:
         await self._answer()
         self.handed_back += items
 
+    def may_start(self) -> bool:
+        return self.open
+
     async def _answer(self) -> None:
         await asyncio.sleep(0)
         if self.away:
@@ -52,7 +56,9 @@ class Shelf:
 def consumer(
     shelf: Shelf, run: Callable[[int], Awaitable[int]], concurrency: int, facts: Facts | None = None
 ) -> Consumer[int, int]:
-    started: Consumer[int, int] = Consumer(shelf, run, concurrency=concurrency, facts=facts or Facts(), part="test")
+    started: Consumer[int, int] = Consumer(
+        shelf, run, lambda n, error: -n, concurrency=concurrency, facts=facts or Facts(), part="test"
+    )
     started.start()
     return started
 
@@ -178,3 +184,55 @@ async def test_what_is_dropped_is_named_and_settles_nothing() -> None:
     await pump.drain(Deadline.after(0))
     assert shelf.settled == []
     assert sorted(shelf.handed_back) == list(range(10, 20))
+
+
+class Panic(BaseException):
+    """What extension modules raise when they are at their wits' end."""
+
+
+@pytest.mark.parametrize("how", ["panic", "exit", "cancels itself", "raises a cancellation"])
+async def test_a_body_that_ends_in_an_odd_way_is_accounted_for_and_frees_its_slot(how: str) -> None:
+    async def odd(n: int) -> int:
+        if n:
+            match how:
+                case "panic":
+                    raise Panic
+                case "exit":
+                    raise SystemExit(3)
+                case "cancels itself":
+                    task = asyncio.current_task()
+                    assert task is not None
+                    task.cancel()
+                    await asyncio.sleep(1)
+                case _:
+                    raise asyncio.CancelledError
+        return n
+
+    shelf = Shelf(5)
+    pump = consumer(shelf, odd, concurrency=1)
+
+    await until(lambda: sorted(shelf.settled) == [-4, -3, -2, -1, 0], what="all five have an outcome")
+    await pump.drain(Deadline.after(1))
+
+
+async def test_nothing_is_started_while_it_may_not_be() -> None:
+    shelf = Shelf(1)
+    shelf.open = False
+    pump = consumer(shelf, at_once, concurrency=1)
+    await until(lambda: not shelf.waiting, what="it is claimed")
+    assert shelf.settled == []
+
+    shelf.open = True
+
+    await until(lambda: shelf.settled or shelf.handed_back, what="it is started, or given to others")
+    await pump.drain(Deadline.after(1))
+
+
+async def test_all_that_is_held_is_known() -> None:
+    shelf = Shelf(10)
+    pump = consumer(shelf, lambda n: asyncio.sleep(60 if n else 0, n), concurrency=3)
+    await until(lambda: shelf.settled == [0], what="one is settled")
+
+    await until(lambda: sorted(pump.held()) == [1, 2, 3], what="three are running")
+    await pump.drain(Deadline.after(0))
+    assert pump.held() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import click
 
@@ -42,7 +43,7 @@ def migrate(
         if check or dry_run:
             _report(_pending(app, to), sys.exit if check else None)
             return
-        applied = app.migrate_sync(to=to, roles=roles)
+        applied = app.migrate_sync(to=to, roles=roles, waiting=_say_once())
         for migration in applied:
             say(f"applied {migration.number:04} {migration.name}")
         if not applied:
@@ -51,6 +52,17 @@ def migrate(
             say(
                 f"roles {app.settings.schema}_enqueue, {app.settings.schema}_worker and {app.settings.schema}_read are ready"
             )
+
+
+def _say_once() -> Callable[[str], None]:
+    said: set[str] = set()
+
+    def waiting(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            say(text)
+
+    return waiting
 
 
 def _print_sql(schema: str, to: int | None, roles: bool) -> None:

@@ -27,15 +27,15 @@ SETTINGS = {
     "unix_socket_permissions": "0700",  # the home may be a folder of the user's that others can enter
     "logging_collector": "off",
     "log_checkpoints": "off",
+    # in files of the data directory: were everything killed at once, a segment in /dev/shm would be nobody's to remove
+    "dynamic_shared_memory_type": "mmap",
 }
 
-# Nobody will want these data after a crash, so nothing is done to survive one. Shared memory goes into files of the
-# folder: were everything killed at once, a segment in /dev/shm would be nobody's to remove.
+# Nobody will want these data after a crash, so nothing is done to survive one.
 EPHEMERAL_SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
-    "dynamic_shared_memory_type": "mmap",
 }
 
 

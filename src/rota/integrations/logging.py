@@ -68,7 +68,9 @@ def words(fact: Fact) -> Words | None:
         case facts.JobLost(job, task, _, attempt, member, dead):
             then = "it is dead, having taken too many processes with it" if dead else "it is queued again"
             return logging.WARNING, f"job {job} ({task}) was lost with {member} in attempt {attempt}; {then}"
-        case facts.JobClaimLost(job, task, attempt, _):
+        case facts.JobClaimLost(job, task, attempt, _, False):
+            return logging.WARNING, f"job {job} ({task}): attempt {attempt} has lost its claim and is told to stop"
+        case facts.JobClaimLost(job, task, attempt, _, True):
             return (
                 logging.WARNING,
                 f"job {job} ({task}): attempt {attempt} ended after its claim did; its outcome changed nothing",

@@ -10,7 +10,7 @@ wake-up, after a short batch, and now and then, since a late commit or a retry m
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -191,6 +191,17 @@ def give_back_claim(member: UUID, token: int) -> Query[int]:
     return GIVE_BACK_CLAIM.query({"member": member, "token": token}, read=scalar)
 
 
+HELD_TOKENS = statement(
+    "held_tokens",
+    "select array_agg(distinct token) from {schema}.jobs where state = 'running' and member = %(member)s",
+)
+
+
+def held_tokens(member: UUID) -> Query[set[int]]:
+    """The tokens of all claims that this member has according to the database."""
+    return HELD_TOKENS.query({"member": member}, read=lambda rows: set(scalar(rows) or ()))
+
+
 class Claimer:
     """Remembers how far each lane has been walked."""
 
@@ -208,8 +219,17 @@ class Claimer:
         """Let the next claim walk from the start of every lane."""
         self._lanes = []
 
-    async def claim(self, limit: int, member: UUID) -> list[ClaimedJob]:
-        """Up to `limit` due jobs, the most urgent first. Raises DatabaseUnavailable; what was taken then is given back."""
+    @property
+    def under_way(self) -> set[int]:
+        """The token of a claim whose reply is awaited, or never came."""
+        return set() if self._unknown is None else {self._unknown[1]}
+
+    async def claim(self, limit: int, member: UUID, *, still_valid: Callable[[], bool]) -> list[ClaimedJob]:
+        """Up to `limit` due jobs, the most urgent first.
+
+        Raises DatabaseUnavailable; what was taken then is given back by the next call, and so is what came so late that it is
+        not `still_valid` to start it.
+        """
         await self.give_back_unknown()
         if not self._lanes or boottime() > self._walk_from_start_at:
             await self._look()
@@ -220,6 +240,8 @@ class Claimer:
         jobs = await self._session.run(
             claim(lanes=self._lanes, tasks=self._tasks, limit=limit, token=token, member=member)
         )
+        if jobs and not still_valid():
+            return []
         self._unknown = None
         jobs.sort(key=lambda job: (-job.priority, job.due_at, job.id))
         if len(jobs) < limit:

@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError, UnknownTask
 from rota.jobs.arguments import Signature
-from rota.jobs.enqueue import check_at, check_name, check_priority, check_tags
+from rota.jobs.enqueue import check_at, check_delay, check_name, check_priority, check_tags
 from rota.jobs.job import Job, NewJob
 from rota.jobs.retry import Retry
 
@@ -92,7 +92,7 @@ class Task(Generic[P, R]):
             self,
             replace(
                 new,
-                delay=None if delay is None else max(0.0, seconds(delay, "delay")),
+                delay=None if delay is None else check_delay(delay),
                 at=None if at is None else check_at(at),
                 queue=new.queue if queue is None else check_name("queue", queue, 200),
                 priority=new.priority if priority is None else check_priority(priority),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError, InvalidArguments
+from rota.jobs.conversion.plain import read_json
 from rota.jobs.job import Job, NewJob, Waiter
 from rota.postgres.arrays import numbers
 from rota.postgres.notify import wake_channel
@@ -20,7 +21,9 @@ __all__ = ["check_name", "check_priority", "check_tags", "enqueue", "enqueue_man
 BATCH_ROWS = 5_000
 BATCH_BYTES = 8_000_000
 
-_from_json = json.JSONDecoder().raw_decode
+LATEST_YEAR = 9000  # Python's calendar ends soon after, and a row it cannot read would fail every list it is in
+LONGEST_DELAY = 100 * 365 * 86400.0
+
 _FORBIDDEN = re.compile("[\0\ud800-\udfff]")
 
 
@@ -47,10 +50,18 @@ def check_tags(tags: Any) -> tuple[str, ...]:
     return tuple(check_name("a tag", tag, 200) for tag in tags)
 
 
+def check_delay(delay: Duration) -> float:
+    wait = seconds(delay, "delay")
+    if wait > LONGEST_DELAY:
+        raise ConfigurationError(f"delay cannot be {delay!r}: no job waits longer than a hundred years.")
+    return max(0.0, wait)
+
+
 def check_at(at: datetime) -> datetime:
-    if not isinstance(at, datetime) or at.tzinfo is None:
+    if not isinstance(at, datetime) or at.tzinfo is None or not 1 < at.year < LATEST_YEAR:
         raise InvalidArguments(
-            f"at={at!r} is no point in time: give a datetime with a time zone, such as datetime.now(timezone.utc)."
+            f"at={at!r} is no point in time for a job: give a datetime with a time zone, such as datetime.now(timezone.utc), before "
+            f"the year {LATEST_YEAR}."
         )
     return at
 
@@ -174,7 +185,7 @@ def _job(new: NewJob, row: Any, app: Waiter) -> Job[Any]:
         attempt=0,
         created_at=row[1],
         due_at=row[2],
-        args=_from_json(new.args)[0],
+        args=read_json(new.args),
         tags=new.tags,
         _app=app,
     )

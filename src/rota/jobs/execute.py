@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures.thread
 import contextvars
-import json
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,13 +14,12 @@ from typing import Any
 
 from rota.errors import RotaError
 from rota.jobs.claim import ClaimedJob
+from rota.jobs.conversion.plain import read_json
 from rota.jobs.definition import Task
 from rota.jobs.job import RunningJob, running
 from rota.jobs.settle import MESSAGE_LIMIT, TRACE_LIMIT, Buried, Failure, Outcome, Retried, Succeeded
 
 __all__ = ["Executor"]
-
-_from_json = json.JSONDecoder().raw_decode  # what `json.loads` comes down to, without its detours
 
 _OUR_FILES = (__file__, concurrent.futures.thread.__file__, asyncio.timeouts.__file__)
 
@@ -40,10 +38,11 @@ class Executor:
         self._tasks = tasks
         self._scope = scope
         self._stopping = stopping
-        self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rota-task")
+        self._count = threads
+        self._threads = self._new_threads()
 
     async def run(self, job: ClaimedJob) -> Outcome:
-        """Run the body to its end. Raises CancelledError only, when the worker gives the job up."""
+        """Run the body to its end. What is no Exception is raised: the worker cancelled it, or see `broken`."""
         task = self._tasks[job.task]
         started = time.perf_counter()
         # each job runs in a task of its own, and so in a context of its own: there is nothing to reset
@@ -53,42 +52,46 @@ class Executor:
             result = task.signature.encode_result(value)
         except Exception as error:
             return self._failed(task, job, error, time.perf_counter() - started)
-        except (asyncio.CancelledError, SystemExit) as error:
-            if isinstance(error, asyncio.CancelledError) and _asked_to_stop():
-                raise
-            # a body that calls sys.exit() or cancels itself ends itself, not the worker
-            ended = RotaError(f"The body of {job.task!r} raised {error!r}, which counts as a failure of the attempt.")
-            ended.__cause__ = error
-            return self._failed(task, job, ended, time.perf_counter() - started)
         return Succeeded(job, result, time.perf_counter() - started)
 
-    def close(self) -> bool:
-        """Take no more; False when a thread is still in a body that cannot be stopped."""
+    def broken(self, job: ClaimedJob, error: BaseException) -> Outcome:
+        """The outcome of a body that ended by what is no Exception: sys.exit(), its own cancellation, or worse."""
+        ended = RotaError(f"The body of {job.task!r} raised {error!r}, which counts as a failure of the attempt.")
+        ended.__cause__ = error
+        return self._failed(self._tasks[job.task], job, ended, 0.0)
+
+    def close(self) -> None:
+        """Take no more. A thread that is in a body that cannot be stopped goes on by itself."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        return not any(thread.is_alive() for thread in self._threads._threads)
 
     async def _call(self, task: Task[..., Any], job: ClaimedJob) -> Any:
-        args, kwargs = task.signature.decode(_from_json(job.args)[0])
-        if task.options.timeout is None:
-            return await self._begun(task, args, kwargs)
-        try:
-            async with asyncio.timeout(task.options.timeout) as limit:
-                return await self._begun(task, args, kwargs)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise  # one of the body's own
-            raise TimeoutError(
-                f"the attempt took longer than its timeout of {task.options.timeout:g} s"
-            ) from error.__context__
-
-    def _begun(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+        args, kwargs = task.signature.decode(read_json(job.args))
         if task.is_async:
-            body: Awaitable[Any] = task.function(*args, **kwargs)
-            return body
+            return await _within(task.options.timeout, task.function(*args, **kwargs))
+        loop, begun = asyncio.get_running_loop(), asyncio.Event()
         context = contextvars.copy_context()
-        return asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: context.run(task.function, *args, **kwargs)
-        )
+
+        def body() -> Any:
+            loop.call_soon_threadsafe(begun.set)
+            return context.run(task.function, *args, **kwargs)
+
+        future = loop.run_in_executor(self._threads, body)
+        if task.options.timeout is not None:
+            await begun.wait()  # waiting for a thread is not the body's time
+        try:
+            return await _within(task.options.timeout, future)
+        except TimeoutError:
+            if not future.done() or future.cancelled():
+                self._abandon_threads()
+            raise
+
+    def _new_threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=self._count, thread_name_prefix="rota-task")
+
+    def _abandon_threads(self) -> None:
+        """A body that outstays its timeout keeps its thread: let the next bodies have new ones, and not wait behind it."""
+        abandoned, self._threads = self._threads, self._new_threads()
+        abandoned.shutdown(wait=False)
 
     def _failed(self, task: Task[..., Any], job: ClaimedJob, error: BaseException, took: float) -> Outcome:
         try:
@@ -100,9 +103,16 @@ class Executor:
         return Buried(job, failure, took) if pause is None else Retried(job, failure, took, pause)
 
 
-def _asked_to_stop() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+async def _within(timeout: float | None, body: Awaitable[Any]) -> Any:
+    if timeout is None:
+        return await body
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            return await body
+    except TimeoutError as error:
+        if not limit.expired():
+            raise  # one of the body's own
+        raise TimeoutError(f"the attempt took longer than its timeout of {timeout:g} s") from error.__context__
 
 
 def _failure(error: BaseException) -> Failure:

@@ -15,7 +15,6 @@ from rota.postgres.query import Query, Row, many, scalar, statement
 __all__ = [
     "STATES",
     "TakenOver",
-    "count_jobs",
     "database_time",
     "get_job",
     "held_by_member",
@@ -139,7 +138,7 @@ def list_jobs(
     """Jobs that fit all filters, the newest first; `after` is the last id of the page before."""
     if state is not None and state not in STATES:
         raise ConfigurationError(f"No job is ever {state!r}: the states are {', '.join(STATES)}.")
-    if not 1 <= limit <= 10_000:
+    if not isinstance(limit, int) or not 1 <= limit <= 10_000:
         raise ConfigurationError(
             f"limit cannot be {limit!r}: it is a number from 1 to 10000; use after=... for the next page."
         )
@@ -185,17 +184,6 @@ HELD = statement(
 def held_by_member() -> Query[dict[str, int]]:
     """How many jobs each member is running."""
     return HELD.query(read=scalar)
-
-
-COUNT = statement(
-    "count_jobs",
-    "select count(*) from {schema}.jobs where %(state)s::text is null or state = %(state)s",
-)
-
-
-def count_jobs(state: str | None = None) -> Query[int]:
-    """How many live jobs there are, of all states or of one."""
-    return COUNT.query({"state": state}, read=scalar)
 
 
 SUCCEEDED = statement(

@@ -65,8 +65,6 @@ class Jobs:
 
     async def wait(self, job: Job[Any], timeout: Duration | None = None) -> Any:
         """Wait until the job is settled and return its result; raises JobFailed, JobCancelled or TimeoutError."""
-        if job.state in _SETTLED:
-            return self._result(job)
         for pause in _pauses(job, timeout):
             job = await self.get(job.id)
             if job.state in _SETTLED:
@@ -75,8 +73,6 @@ class Jobs:
         raise _not_in_time(job, timeout)
 
     def wait_sync(self, job: Job[Any], timeout: Duration | None = None) -> Any:
-        if job.state in _SETTLED:
-            return self._result(job)
         for pause in _pauses(job, timeout):
             job = self.get_sync(job.id)
             if job.state in _SETTLED:

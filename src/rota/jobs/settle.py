@@ -17,6 +17,7 @@ from rota.postgres.arrays import numbers
 from rota.postgres.query import Query, Row, statement
 
 __all__ = [
+    "Attempt",
     "Buried",
     "HandedBack",
     "Outcome",
@@ -77,8 +78,13 @@ class HandedBack:
 Outcome = Succeeded | Retried | Buried | HandedBack
 
 
-def _settled(rows: Sequence[Row]) -> set[JobId]:
-    return set(rows[0][0] or ())
+#: An attempt: the job's id and the token of the claim. A process may hold two of one job, one of them stale.
+Attempt = tuple[JobId, int]
+
+
+def _settled(rows: Sequence[Row]) -> set[Attempt]:
+    ids, tokens = rows[0]
+    return set(zip(ids or (), tokens or (), strict=True))
 
 
 SUCCEED = statement(
@@ -109,13 +115,13 @@ SUCCEED = statement(
             attempt, losses, priority, version, member, 'succeeded', queue, task, args, result::jsonb, key, tags, retention
         from settled
     )
-    select array_agg(id) from settled
+    select array_agg(id), array_agg(token) from settled
     """,
 )
 
 
-def succeed(outcomes: Sequence[Succeeded]) -> Query[set[JobId]]:
-    """Move the jobs to history; returns the ids of those that were still ours."""
+def succeed(outcomes: Sequence[Succeeded]) -> Query[set[Attempt]]:
+    """Move the jobs to history; returns the attempts that were still ours."""
     return SUCCEED.query(
         {
             "ids": numbers([o.job.id for o in outcomes]),
@@ -162,12 +168,12 @@ RETRY = statement(
         select id, attempt, token, 'failed', type, message, trace, member, {schema}.now() - seconds * interval '1 second'
         from settled
     )
-    select array_agg(id) from settled
+    select array_agg(id), array_agg(token) from settled
     """,
 )
 
 
-def retry(outcomes: Sequence[Retried]) -> Query[set[JobId]]:
+def retry(outcomes: Sequence[Retried]) -> Query[set[Attempt]]:
     """Queue the jobs again, due after their pause, and keep the record of the attempt."""
     return RETRY.query({**_failures(outcomes), "pauses": numbers(o.pause for o in outcomes)}, read=_settled)
 
@@ -207,12 +213,12 @@ BURY = statement(
             tags, retention
         from settled
     )
-    select array_agg(id) from settled
+    select array_agg(id), array_agg(token) from settled
     """,
 )
 
 
-def bury(outcomes: Sequence[Buried]) -> Query[set[JobId]]:
+def bury(outcomes: Sequence[Buried]) -> Query[set[Attempt]]:
     """Move the jobs to the dead letters, where they stay until someone resolves them."""
     return BURY.query(_failures(outcomes), read=_settled)
 
@@ -231,16 +237,16 @@ HAND_BACK = statement(
         where job.id = outcome.id
           and job.token = outcome.token
           and job.state = 'running'
-        returning job.id, job.queue
+        returning job.id, job.queue, outcome.token
     ), woken as materialized (
         select count(pg_notify(%(channel)s, queue)) from (select distinct queue from handed_back) as queues
     )
-    select array_agg(handed_back.id) from handed_back, woken
+    select array_agg(handed_back.id), array_agg(handed_back.token) from handed_back, woken
     """,
 )
 
 
-def hand_back(outcomes: Sequence[HandedBack], channel: str) -> Query[set[JobId]]:
+def hand_back(outcomes: Sequence[HandedBack], channel: str) -> Query[set[Attempt]]:
     """Queue the jobs again as if they had never been claimed, and wake a peer that has room."""
     return HAND_BACK.query(
         {
@@ -255,7 +261,7 @@ def hand_back(outcomes: Sequence[HandedBack], channel: str) -> Query[set[JobId]]
 FIND_SETTLED = statement(
     "find_settled",
     """
-    select array_agg(outcome.id)
+    select array_agg(outcome.id), array_agg(outcome.token)
     from unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) as outcome(id, token)
     where exists (select from {schema}.history as done where done.id = outcome.id and done.token = outcome.token)
        or exists (
@@ -267,8 +273,8 @@ FIND_SETTLED = statement(
 )
 
 
-def find_settled(jobs: Sequence[ClaimedJob]) -> Query[set[JobId]]:
-    """Those whose outcome is on record under our token: an earlier settle of ours did commit."""
+def find_settled(jobs: Sequence[ClaimedJob]) -> Query[set[Attempt]]:
+    """The attempts whose outcome is on record under our token: an earlier settle of ours did commit."""
     params = {"ids": numbers(job.id for job in jobs), "tokens": numbers(job.token for job in jobs)}
     return FIND_SETTLED.query(params, read=_settled)
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from rota.clock import Deadline, Duration
 from rota.errors import DatabaseUnavailable, RotaError
 from rota.facts import Facts, JobClaimLost, JobFailed, JobLost, JobSucceeded, WorkerStarted, WorkerStopped
-from rota.jobs.claim import ClaimedJob, Claimer
+from rota.jobs.claim import ClaimedJob, Claimer, give_back_claim, held_tokens
 from rota.jobs.definition import Task
 from rota.jobs.execute import Executor
 from rota.jobs.rescue import prune_members, rescue
@@ -31,6 +31,7 @@ from rota.jobs.settle import (
     succeed,
 )
 from rota.leases.control import Control, Reactions
+from rota.postgres.connection import is_about_data
 from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
 from rota.postgres.session import Session
@@ -73,20 +74,30 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._control: Control | None = None
         self._stop = asyncio.Event()
-        self._deadline: Deadline | None = None
         self._ended = asyncio.Event()
+        self._unknown: set[int] = set()
         self.reactions = Reactions(
             on_wake=self._on_wake, on_ended=self._on_ended, on_identity_lost=self._on_identity_lost
         )
         claiming = Session(database.connector("claim", settings=_PLANNING), database.schema)
         self._settling = Session(database.connector("settle", settings=_PLANNING), database.schema)
         self._claiming = claiming
-        self._source = _JobSource(self, Claimer(claiming, queues=settings.queues, tasks=sorted(tasks)), self._settling)
+        self._source = _JobSource(
+            self,
+            Claimer(claiming, queues=settings.queues, tasks=sorted(tasks)),
+            self._settling,
+            wake_channel(database.schema),
+        )
         self._executor = Executor(
             tasks, threads=settings.concurrency, scope=database.schema, stopping=self._stop.is_set
         )
         self._consumer: Consumer[ClaimedJob, Outcome] = Consumer(
-            self._source, self._executor.run, concurrency=settings.concurrency, facts=facts, part="jobs"
+            self._source,
+            self._executor.run,
+            self._executor.broken,
+            concurrency=settings.concurrency,
+            facts=facts,
+            part="jobs",
         )
 
     @property
@@ -126,19 +137,26 @@ class Worker:
             for watcher in watchers:
                 watcher.cancel()
             await asyncio.wait(watchers)
-            deadline = self._deadline = Deadline.after(0 if hurried else grace)
-            await asyncio.shield(self._finish(deadline))
+            await self._finished(Deadline.after(0 if hurried else grace))
 
     def stop(self) -> None:
-        """Ask the worker to stop; asked again, it stops waiting for running bodies. Safe from its own loop only."""
+        """Ask the worker to stop; asked again, it stops waiting for running bodies. Safe from any thread."""
+        self._in_loop(self._stop_here)
+
+    def _stop_here(self) -> None:
         if self._stop.is_set():
             self._consumer.hurry()
         self._stop.set()
 
-    @property
-    def stuck(self) -> bool:
-        """Whether threads are still in bodies that nobody can stop."""
-        return not self._executor.close()
+    async def _finished(self, deadline: Deadline) -> None:
+        """Finish, whatever happens meanwhile: who is cancelled again is in a hurry, but must not leave things half done."""
+        finishing = asyncio.ensure_future(self._finish(deadline))
+        while not finishing.done():
+            try:
+                await asyncio.shield(finishing)
+            except asyncio.CancelledError:
+                self._consumer.hurry()
+        finishing.result()
 
     async def _finish(self, deadline: Deadline) -> None:
         await self._consumer.drain(deadline)
@@ -161,17 +179,35 @@ class Worker:
         """Take over from ended members: at once when we ended one, and now and then, in case a rescuer died at it."""
         channel = wake_channel(self._database.schema)
         while True:
+            if not self.control.alive:
+                raise RotaError(
+                    "The thread that keeps this process's lease has ended. Nothing can be claimed any more; restart it."
+                )
             with contextlib.suppress(DatabaseUnavailable):  # the claim says so already; the next round comes
                 while rescued := await self._claiming.run(rescue(channel)):
                     for job in rescued:
                         self._facts.emit(JobLost(job.id, job.task, job.queue, job.attempt, job.member, job.dead))
                     self._source.wake()
+                await self._give_back_unknown()
                 if random.random() < 0.01:
                     await self._claiming.run(prune_members())
             self._ended.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.rescue_every * random.uniform(0.8, 1.2)):
                     await self._ended.wait()
+
+    async def _give_back_unknown(self) -> None:
+        """Give back what the database says we hold and we know nothing of.
+
+        A claim that was cut off may have been committed after we asked what had become of it. Twice in a row, so that a claim
+        whose reply is on its way is left alone.
+        """
+        member = self.control.member
+        held = await self._claiming.run(held_tokens(member))
+        unknown = held - {job.token for job in self._consumer.held()} - self._source.claims_under_way
+        for token in unknown & self._unknown:
+            await self._claiming.run(give_back_claim(member, token))
+        self._unknown = unknown
 
     # What the control thread says, handed over to the loop. A loop that has closed has nothing left to react.
 
@@ -187,7 +223,7 @@ class Worker:
 
     def _drop(self) -> None:
         for job in self._consumer.drop():
-            self.claim_lost(job)
+            self.claim_lost(job, finished=False)
 
     def settled(self, outcomes: Iterable[Outcome]) -> None:
         """Say what became of attempts, once it is durable."""
@@ -201,8 +237,8 @@ class Worker:
                 error, pause = outcome.failure.error, outcome.pause if isinstance(outcome, Retried) else None
                 self._facts.emit(JobFailed(job.id, job.task, job.queue, job.attempt, outcome.seconds, error, pause))
 
-    def claim_lost(self, job: ClaimedJob) -> None:
-        self._facts.emit(JobClaimLost(job.id, job.task, job.attempt, job.token))
+    def claim_lost(self, job: ClaimedJob, *, finished: bool) -> None:
+        self._facts.emit(JobClaimLost(job.id, job.task, job.attempt, job.token, finished))
 
     def _in_loop(self, call: Any) -> None:
         with contextlib.suppress(RuntimeError):
@@ -216,10 +252,11 @@ class Worker:
 class _JobSource:
     """Jobs as a source of work for the consumer."""
 
-    def __init__(self, worker: Worker, claimer: Claimer, settling: Session) -> None:
+    def __init__(self, worker: Worker, claimer: Claimer, settling: Session, channel: str) -> None:
         self._worker = worker
         self._claimer = claimer
         self._settling = settling
+        self._channel = channel
         self._woken = asyncio.Event()
         self._pause = 0.0
         self._looks_begun = 0
@@ -237,6 +274,13 @@ class _JobSource:
             self._short_look.clear()
             await self._short_look.wait()
 
+    @property
+    def claims_under_way(self) -> set[int]:
+        return self._claimer.under_way
+
+    def may_start(self) -> bool:
+        return self._worker.control.may_act
+
     async def claim(self, limit: int) -> Sequence[ClaimedJob]:
         control = self._worker.control
         if not control.may_act:
@@ -246,7 +290,7 @@ class _JobSource:
             self._claimer.look_from_start()
         self._looks_begun += 1
         look = self._looks_begun
-        jobs = await self._claimer.claim(limit, control.member)
+        jobs = await self._claimer.claim(limit, control.member, still_valid=self.may_start)
         if jobs:
             self._pause = 0.0
         if len(jobs) < limit:
@@ -284,8 +328,7 @@ class _JobSource:
     async def hand_back(self, items: Sequence[ClaimedJob]) -> None:
         await self._claimer.give_back_unknown()
         if items:
-            channel = wake_channel(self._worker._database.schema)
-            await self._settling.run(hand_back([HandedBack(job) for job in items], channel))
+            await self._settling.run(hand_back([HandedBack(job) for job in items], self._channel))
 
     async def _settle(self, outcomes: list[Any], write: Any) -> None:
         try:
@@ -293,18 +336,21 @@ class _JobSource:
         except DatabaseUnavailable:
             raise
         except RotaError as error:
-            await self._settle_apart(outcomes, write, error)
-            return
-        if len(settled) < len(outcomes):
-            unmatched = [outcome.job for outcome in outcomes if outcome.job.id not in settled]
+            if is_about_data(error.__cause__):
+                await self._settle_apart(outcomes, write, error)
+                return
+            # rights were taken, a table is gone: no fault of these jobs, so they wait until someone mends it
+            raise DatabaseUnavailable(str(error)) from error
+        unmatched = [outcome.job for outcome in outcomes if (outcome.job.id, outcome.job.token) not in settled]
+        if unmatched:
             settled |= await self._settling.run(find_settled(unmatched))
             for job in unmatched:
-                if job.id not in settled:
-                    self._worker.claim_lost(job)
-        self._worker.settled(outcome for outcome in outcomes if outcome.job.id in settled)
+                if (job.id, job.token) not in settled:
+                    self._worker.claim_lost(job, finished=True)
+        self._worker.settled(outcome for outcome in outcomes if (outcome.job.id, outcome.job.token) in settled)
 
     async def _settle_apart(self, outcomes: list[Any], write: Any, error: RotaError) -> None:
-        """PostgreSQL refused the batch for what one outcome holds: find that one, and let it fail alone."""
+        """PostgreSQL refused what one outcome of the batch holds: find that one, and let it fail alone."""
         if len(outcomes) > 1:
             for outcome in outcomes:
                 await self._settle([outcome], write)

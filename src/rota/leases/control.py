@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import select
+import selectors
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -32,6 +32,7 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg import Connection
 from psycopg.rows import TupleRow
+from psycopg.sql import SQL, Identifier
 
 from rota.clock import boottime
 from rota.errors import RotaError
@@ -64,6 +65,12 @@ from rota.postgres.query import Query
 __all__ = ["Control", "LeaseSettings"]
 
 T = TypeVar("T")
+
+# After we were cut off ourselves, how long others may take to come back before their free locks mean anything to us: a
+# connection attempt and its retry.
+_UNSTEADY_SECONDS = 5.0
+# A stop has its own deadline, and the server may be what is wrong.
+_LEAVE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,7 @@ class Control:
         self._identity = _Identity()
         self._connection: Connection[TupleRow] | None = None
         self._attached_at = boottime()
+        self._unsteady_until = 0.0
         self._deadline = 0.0
         self._probe = Probe()
         self._pooled = False
@@ -149,20 +157,24 @@ class Control:
             self._join()
         except BaseException:
             self._disconnect()
-            self._bell.close()
-            self._ear.close()
+            self._close_bell()
             raise
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
     def stop(self) -> None:
-        """Leave the list of members, and end the thread. Waits for it; harmless the second time."""
+        """Leave the list of members, and end the thread; harmless the second time.
+
+        Waits for it, but not for a server that does not answer: then the lease runs out, and peers end us.
+        """
         self._stopping.set()
         with contextlib.suppress(OSError):
             self._bell.send(b"!")
         if self._thread.is_alive():
-            self._thread.join()
-        self._bell.close()
-        self._ear.close()
+            self._thread.join(_LEAVE_SECONDS)
 
     def _run(self) -> None:
         failures = 0
@@ -170,15 +182,20 @@ class Control:
             try:
                 if self._connection is None:
                     self._attach()
-                pause = self._tick()
+                self._wait(self._tick())
                 failures = 0
             except Exception as error:  # whatever it is, a process that holds work keeps trying to keep its lease
                 self._detached(error)
                 # at once the first time: a session that was merely cut is replaced before anyone suspects much
-                pause = min(1.0, 0.05 * 2**failures) * random.uniform(0.5, 1.0) if failures else 0.0
-                failures += 1
-            self._wait(pause)
+                if failures:
+                    self._rest(min(0.5, 0.05 * 2**failures) * random.uniform(0.5, 1.0))
+                failures = min(failures + 1, 10)
         self._leave()
+        self._close_bell()
+
+    def _close_bell(self) -> None:
+        self._bell.close()
+        self._ear.close()
 
     def _tick(self) -> float:
         """Renew, look at the peers, probe the listener; returns how long to rest."""
@@ -190,9 +207,9 @@ class Control:
         watched = self._query(
             watch_members(
                 self.member,
-                lease=self.settings.lease,
                 grace=self.settings.grace,
                 settled=boottime() - self._attached_at > self.settings.lease.total_seconds(),
+                steady=boottime() > self._unsteady_until,
             )
         )
         if watched.ended:
@@ -201,15 +218,16 @@ class Control:
             self._reactions.on_ended(watched.ended)
         self._listen_to_ourselves()
         interval = self.settings.interval.total_seconds()
-        # a suspicion is looked at again the moment it is ripe, not at the next tick
-        return interval if watched.ripens_in is None else min(interval, watched.ripens_in + 0.005)
+        # a suspicion is looked at again the moment it is ripe, not at the next tick; one that is ripe and still stands
+        # is not for us to act upon
+        return min(interval, watched.ripens_in + 0.005) if watched.ripens_in else interval
 
     def _join(self) -> None:
         """Connect and enter the list under a fresh identity."""
         self._identity = _Identity()
         connection = self._connect()
-        asked_at = boottime()
         host = socket.gethostname()
+        asked_at = boottime()
         self._query(
             join_member(
                 self.member,
@@ -224,16 +242,20 @@ class Control:
         )
         self._trust_until(asked_at)
         self._facts.emit(MemberJoined(self.member, f"{host}:{os.getpid()}"))
+        self._listen(connection)
 
     def _attach(self) -> None:
         """Connect again under the identity we have, if nobody has ended it meanwhile."""
+        # whatever cut us off may have cut off the others too, and they may take a little longer to come back
+        self._unsteady_until = boottime() + _UNSTEADY_SECONDS
         connection = self._connect()
         asked_at = boottime()
-        if self._query(attach_member(self.member, self.settings.lease, self._prove(connection))):
-            self._trust_until(asked_at)
-            self._facts.emit(ControlRestored(self.member))
-        else:
+        if not self._query(attach_member(self.member, self.settings.lease, self._prove(connection))):
             self._identity_lost()
+            return
+        self._trust_until(asked_at)
+        self._facts.emit(ControlRestored(self.member))
+        self._listen(connection)  # only now: peers may be waiting to end us
 
     def _identity_lost(self) -> None:
         lost = self.member
@@ -254,10 +276,14 @@ class Control:
                 self._facts.emit(PoolerDetected())
             return connection
         self._pooled = False
+        return connection
+
+    def _listen(self, connection: Connection[TupleRow]) -> None:
+        if self._pooled:
+            return
         connection.add_notify_handler(lambda note: self._notified(note.channel, note.payload))
         for channel in (wake_channel(self._schema), probe_channel(self._schema, str(self.member))):
-            connection.execute(f'listen "{channel}"', prepare=False)
-        return connection
+            connection.execute(SQL("listen {}").format(Identifier(channel)), prepare=False)
 
     def _prove(self, connection: Connection[TupleRow]) -> int | None:
         """Take the session lock that shows we are alive; a new key each time, as a dead session may still hold the last."""
@@ -311,23 +337,21 @@ class Control:
     def _wait(self, pause: float) -> None:
         """Rest, but hand on wake-ups as they come, and return at once when the session ends or we are to stop."""
         until = boottime() + pause
-        while True:
+        while self._connection is not None:
             self._hand_on_notifications()
             left = until - boottime()
             if left <= 0 or self._stopping.is_set():
                 return
-            connection = self._connection
-            sockets: list[Any] = [self._ear] if connection is None else [self._ear, connection.fileno()]
-            readable, _, _ = select.select(sockets, [], [], left)
-            if self._ear in readable:
-                self._ear.recv(64)
-                return
-            if readable and connection is not None:
-                try:
-                    connection.pgconn.consume_input()
-                except psycopg.Error as error:
-                    self._detached(error)
-                    return
+            if self._rest(left, self._connection.fileno()):
+                self._connection.pgconn.consume_input()  # raises when the session has ended
+
+    def _rest(self, seconds: float, *also: int) -> bool:
+        """Sleep until there is something to read there, or we are to stop. Knows no limit on file descriptors."""
+        with selectors.DefaultSelector() as selector:
+            for source in (self._ear.fileno(), *also):
+                selector.register(source, selectors.EVENT_READ)
+            ready = {key.fd for key, _ in selector.select(seconds)}
+        return bool(ready & set(also))
 
     def _hand_on_notifications(self) -> None:
         """What arrived while we slept; what arrives during a statement comes through the connection's handler."""

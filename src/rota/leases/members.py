@@ -9,10 +9,10 @@ one of them wins and the other sees it. Whoever takes what a member held reads `
     live ──(not renewed for a lease)──▶ ended                         cut off, frozen, or behind a pooler
     live ──(leave)──▶ ended                                           a clean stop
 
-What could look like death and is not: a server that restarted has freed every session lock and let leases run out while
-nobody could renew. So a lock counts as evidence only if it was taken since the server started, a lease only if it was
-renewed since then, or after the server has been up for a whole lease. For the same reason a peer that was itself cut off
-believes in the expiry of others only after one lease of its own.
+What could look like death and is not: a server that restarted, or a replica that took over, holds none of the session
+locks taken before, and leases ran out while nobody could renew. A cut network frees the locks of all at once. So a free
+lock counts only for a member that attached to this very server since it started, and not in the eyes of a peer that was
+itself cut off a moment ago; and an expiry only in the eyes of a peer whose own session has stood for a whole lease.
 
 A member that finds itself renewable past its expiry is renewed: nobody has ended it, so nobody has taken anything.
 """
@@ -110,6 +110,7 @@ ATTACH = statement(
     set expires_at = statement_timestamp() + %(lease)s,
         renewed_at = statement_timestamp(),
         attached_at = statement_timestamp(),
+        server_started_at = pg_postmaster_start_time(),
         lock_key = %(key)s,
         suspected_at = null
     where member.id = %(id)s
@@ -178,22 +179,13 @@ WATCH = statement(
             where peer.ended_at is null
               and peer.id <> %(id)s
               and (
-                  (
-                      peer.expires_at < statement_timestamp()
-                      and %(settled)s
-                      -- a server that was away let every lease run out
-                      and (
-                          peer.renewed_at > pg_postmaster_start_time()
-                          or pg_postmaster_start_time() < statement_timestamp() - %(lease)s
-                      )
-                  ) or (
+                  (peer.expires_at < statement_timestamp() and %(settled)s)
+                  or (
                       peer.suspected_at < statement_timestamp() - %(grace)s
                       and peer.lock_key <> all (array(select key from held))
-                      -- a server that has just started has freed every lock taken before
-                      and (
-                          peer.attached_at > pg_postmaster_start_time()
-                          or pg_postmaster_start_time() < statement_timestamp() - %(lease)s
-                      )
+                      and %(steady)s
+                      -- a lock that was taken on another server, or before this one started, is free for that reason
+                      and peer.server_started_at = pg_postmaster_start_time()
                   )
               )
             for update skip locked
@@ -213,12 +205,13 @@ WATCH = statement(
 )
 
 
-def watch_members(id: UUID, *, lease: timedelta, grace: timedelta, settled: bool) -> Query[Watched]:
+def watch_members(id: UUID, *, grace: timedelta, settled: bool, steady: bool) -> Query[Watched]:
     """Suspect the peers whose lock is free; end those whose suspicion or lease has run its time.
 
-    `settled` says that our own session has stood for a lease, so that an expiry we see is not our own absence.
+    `settled` says that our own session has stood for a whole lease, so that an expiry we see is neither our own absence nor
+    the server's. `steady` says that we were not cut off a moment ago, by something that may have cut off the others too.
     """
-    return WATCH.query({"id": id, "lease": lease, "grace": grace, "settled": settled}, read=_watched)
+    return WATCH.query({"id": id, "grace": grace, "settled": settled, "steady": steady}, read=_watched)
 
 
 def _watched(rows: Any) -> Watched:

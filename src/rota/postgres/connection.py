@@ -7,8 +7,10 @@ pid that differs from the one libpq was given.
 
 from __future__ import annotations
 
+import asyncio
 import os
-import select
+import re
+import selectors
 import socket
 import time
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import psycopg
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, Connection, waiting
 from psycopg.abc import PQGen
 from psycopg.rows import TupleRow
 from psycopg.waiting import Ready
@@ -24,7 +26,16 @@ from psycopg.waiting import Ready
 from rota.errors import DatabaseUnavailable, ForkedProcess, InvalidDsn, RotaError, SchemaMissing
 from rota.postgres.dsn import Dsn
 
-__all__ = ["BoundedConnection", "Connector", "check_fork", "is_alive", "is_direct", "translated"]
+__all__ = [
+    "BoundedConnection",
+    "Connector",
+    "check_fork",
+    "is_about_data",
+    "is_alive",
+    "is_direct",
+    "is_stale_plan",
+    "translated",
+]
 
 T = TypeVar("T")
 
@@ -68,6 +79,20 @@ class BoundedConnection(Connection[TupleRow]):
         return super().wait(_bounded(gen, self.patience), *args, **named)
 
 
+class PromptConnection(AsyncConnection[TupleRow]):
+    """An async connection that is given up at once when its caller is cancelled.
+
+    The driver would first ask the server to cancel, and wait for that; a server that is silent would be waited for twice.
+    """
+
+    async def wait(self, gen: PQGen[T], *args: Any, **named: Any) -> T:
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, interval=0.1)
+        except asyncio.CancelledError:
+            self.pgconn.finish()
+            raise
+
+
 def _bounded(gen: PQGen[T], patience: float) -> PQGen[T]:
     """The same conversation with the server, given up when there is still nothing to read at the end of the time."""
     until = time.monotonic() + patience
@@ -99,7 +124,7 @@ class Connector:
 
     async def connect(self) -> AsyncConnection[TupleRow]:
         try:
-            connection = await AsyncConnection.connect(self.conninfo, autocommit=True, prepare_threshold=0)
+            connection = await PromptConnection.connect(self.conninfo, autocommit=True, prepare_threshold=0)
         except psycopg.Error as error:
             raise translated(error, self.dsn) from error
         try:
@@ -171,17 +196,24 @@ def is_alive(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
         return False
     try:
         # an idle connection has nothing to say; what can be read is a goodbye, and behind it the end
-        while select.select([connection.pgconn.socket], [], [], 0)[0]:
-            connection.pgconn.consume_input()
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection.pgconn.socket, selectors.EVENT_READ)
+            while selector.select(0):
+                connection.pgconn.consume_input()
     except (psycopg.Error, OSError, ValueError):
         return False
     return bool(connection.pgconn.status == psycopg.pq.ConnStatus.OK)
 
 
 # What may go away by itself: connection (08), resources (53), operator and shutdown (57), rollback for concurrency (40),
-# system (58), locks not available, a server that has become read-only.
-_TRANSIENT = ("08", "53", "57", "40", "58", "55P03", "25006")
+# system (58), a session given up for idling (25P03), locks not available, a server that has become read-only.
+_TRANSIENT = ("08", "53", "57", "40", "58", "25P03", "55P03", "25006")
 _MISSING = ("3F000", "42P01", "42883", "42703")
+_WRONG_ADDRESS = ("28P01", "28000", "3D000")
+# A connection that was refused carries no code, only words.
+_WRONG_ADDRESS_WORDS = re.compile(
+    r"authentication failed|FATAL:.*does not exist|invalid (integer value|port number|connection option)"
+)
 
 
 def translated(error: psycopg.Error, dsn: Dsn | None = None) -> RotaError:
@@ -191,17 +223,27 @@ def translated(error: psycopg.Error, dsn: Dsn | None = None) -> RotaError:
     where = f" ({dsn})" if dsn else ""
     if state.startswith(_MISSING):
         return SchemaMissing(f"The database{where} lacks what Rota needs: {said}. Run `rota migrate` on it.")
-    if state in ("28P01", "28000", "3D000"):
-        return InvalidDsn(f"PostgreSQL refused the address{where}: {said}. Check user, password and database name.")
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or state.startswith(_TRANSIENT):
-        # a refused connection carries no code, only words
-        if "authentication failed" in said or ("FATAL" in said and "does not exist" in said):
-            return InvalidDsn(f"PostgreSQL refused the address{where}: {said}. Check user, password and database name.")
+    if state in _WRONG_ADDRESS or (not state and _WRONG_ADDRESS_WORDS.search(said)):
+        return InvalidDsn(
+            f"PostgreSQL cannot be had at this address{where}: {said}. Check user, password, port and database name."
+        )
+    without_code = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    if without_code or state.startswith(_TRANSIENT) or is_stale_plan(error):
         return DatabaseUnavailable(
             f"PostgreSQL{where} did not do it: {said}. Nothing is wrong with the call; check that the server is up and "
             "reachable, then repeat it."
         )
     return RotaError(f"PostgreSQL refused a statement of Rota's: {said}")
+
+
+def is_stale_plan(error: psycopg.Error) -> bool:
+    """A migration changed what a prepared statement returns: on a new connection the same statement works."""
+    return error.sqlstate == "0A000" and "cached plan" in str(error)
+
+
+def is_about_data(error: BaseException | None) -> bool:
+    """Whether PostgreSQL refused the values it was given (22), or their size and depth (54), rather than the statement."""
+    return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(("22", "54"))
 
 
 def _without_secrets(text: str, dsn: Dsn | None) -> str:

@@ -23,6 +23,10 @@ class Dsn:
 
     def __init__(self, text: str, source: str = "dsn") -> None:
         """Accepts libpq's key=value form and URLs, also `postgres://` and SQLAlchemy's `postgresql+driver://`."""
+        if not isinstance(text, str):
+            raise InvalidDsn(
+                f"{source} is a {type(text).__name__}, not text. Write postgresql://user@host:5432/database."
+            )
         normalised = re.sub(r"^postgres(?:ql)?(?:\+\w+)?://", "postgresql://", text.strip())
         if re.match(r"^(?!postgresql:)\w[\w+]*://", normalised):
             raise InvalidDsn(
@@ -37,6 +41,11 @@ class Dsn:
                 f"{source} cannot be read as a PostgreSQL address. Write postgresql://user:password@host:5432/database "
                 "(reserved characters percent-encoded) or host=... dbname=... user=...."
             ) from None
+        if "@" in self.parameters.get("host", ""):
+            # what stands before it is the end of a password, and would be shown as the host
+            raise InvalidDsn(
+                f"{source} holds more than one '@': in a user name or a password it is written %40, as in postgresql://ana:p%40ss@host/database."
+            )
         self.conninfo = make_conninfo(**self.parameters)
 
     def with_defaults(self, **defaults: str) -> str:

@@ -19,7 +19,7 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout, TooManyRequests
 
 from rota.errors import DatabaseUnavailable
-from rota.postgres.connection import BoundedConnection, Connector, check_fork, is_alive, translated
+from rota.postgres.connection import BoundedConnection, Connector, check_fork, is_alive, is_stale_plan, translated
 from rota.postgres.dsn import Dsn
 from rota.postgres.query import Query, Steps
 
@@ -98,6 +98,8 @@ class Database:
     def close_sync(self) -> None:
         with self._lock:
             pool, self._sync = self._sync, None
+            if not self._async:
+                self._pid = None  # nothing is open that a fork could share
         if pool is not None:
             pool.close()
 
@@ -184,13 +186,23 @@ class Database:
 
 async def _execute(connection: AsyncConnection[Any], schema: str, query: Query[T]) -> T:
     async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(query.statement.sql(schema), query.params)
+        try:
+            await cursor.execute(query.statement.sql(schema), query.params)
+        except psycopg.Error as error:
+            if is_stale_plan(error):
+                await connection.close()
+            raise
         return query.read(await cursor.fetchall() if cursor.description else [])
 
 
 def _execute_sync(connection: Connection[Any], schema: str, query: Query[T]) -> T:
     with connection.cursor(row_factory=tuple_row) as cursor:
-        cursor.execute(query.statement.sql(schema), query.params)
+        try:
+            cursor.execute(query.statement.sql(schema), query.params)
+        except psycopg.Error as error:
+            if is_stale_plan(error):
+                connection.close()
+            raise
         return query.read(cursor.fetchall() if cursor.description else [])
 
 

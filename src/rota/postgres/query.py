@@ -36,7 +36,13 @@ Row = tuple[Any, ...]
 
 def identifier(name: str) -> str:
     """The name quoted for SQL. Refuses what PostgreSQL would cut short or cannot hold."""
-    if not name or "\0" in name or len(name.encode("utf-8", "surrogatepass")) > 63 or _has_surrogate(name):
+    if (
+        not isinstance(name, str)
+        or not name
+        or "\0" in name
+        or len(name.encode("utf-8", "surrogatepass")) > 63
+        or _has_surrogate(name)
+    ):
         raise ConfigurationError(
             f"{name!r} cannot name anything in PostgreSQL: a name has 1 to 63 bytes of UTF-8 and no NUL character."
         )

@@ -6,6 +6,8 @@ your programs log in as. Idempotent; run again after each migration.
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 
 from rota.postgres.connection import Connector, translated
@@ -46,13 +48,15 @@ grant execute on function {schema}.now() to {role};
 
 def roles_sql(schema: str) -> str:
     """The statements that create the roles of this schema and give them what they need."""
-    parts = []
-    for name, grants in (("enqueue", _ENQUEUE), ("worker", _WORKER), ("read", _READ)):
-        role = f"{schema}_{name}"
-        literal = "'" + role.replace("'", "''") + "'"
-        text = (_CREATE + grants).replace("{role}", identifier(role)).replace("{literal}", literal)
-        parts.append(text.replace("{schema}", identifier(schema)))
-    return "".join(parts).lstrip()
+    parts = (("enqueue", _ENQUEUE), ("worker", _WORKER), ("read", _READ))
+    return "".join(_named(_CREATE + grants, schema, f"{schema}_{name}") for name, grants in parts).lstrip()
+
+
+def _named(sql: str, schema: str, role: str) -> str:
+    literal = "'" + role.replace("'", "''") + "'"
+    names = {"{role}": identifier(role), "{literal}": literal, "{schema}": identifier(schema)}
+    # in one go: a schema may be called anything, even {role}
+    return re.sub(r"\{(?:role|literal|schema)\}", lambda found: names[found[0]], sql)
 
 
 def grant_roles(connector: Connector, schema: str) -> None:

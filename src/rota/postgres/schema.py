@@ -27,7 +27,7 @@ from typing import Any
 import psycopg
 from psycopg import Connection
 
-from rota.errors import MigrationChanged, SchemaMissing, SchemaTooNew
+from rota.errors import DatabaseUnavailable, MigrationChanged, SchemaMissing, SchemaTooNew
 from rota.facts import Facts, MigrationApplied
 from rota.postgres.connection import Connector, translated
 from rota.postgres.keys import channel, lock_key
@@ -88,7 +88,8 @@ def _read(folder: Traversable) -> Iterator[Migration]:
 def render(migration: Migration, schema: str) -> str:
     """The SQL of one migration for this schema, with the line that records it."""
     quoted = identifier(schema)
-    body = migration.text.replace("{schema}", quoted).replace("{wake_channel}", channel(schema, "wake"))
+    # the channel first: it is made of letters and digits, and a schema may be called {wake_channel}
+    body = migration.text.replace("{wake_channel}", channel(schema, "wake")).replace("{schema}", quoted)
     return (
         f"{body.rstrip()}\n\n"
         f"insert into {quoted}.migrations (number, name, checksum, compatible)\n"
@@ -232,7 +233,10 @@ def _apply(
             break
         except psycopg.errors.LockNotAvailable as error:
             if time.monotonic() - started > _PATIENCE:
-                raise translated(error) from error
+                raise DatabaseUnavailable(
+                    f"Migration {migration.number:04} {migration.name} found no moment without a lock in its way for {_PATIENCE:g} s. "
+                    f"In the way: {_in_the_way(connection, schema)}. End that transaction, or run `rota migrate` again later."
+                ) from error
             waiting(f"migration {migration.number:04} {migration.name} waits for a lock and lets others pass")
             time.sleep(0.1)
         except psycopg.Error as error:
@@ -240,6 +244,23 @@ def _apply(
     if facts:
         facts.emit(MigrationApplied(migration.number, migration.name, time.monotonic() - started))
     return True
+
+
+def _in_the_way(connection: Connection[Any], schema: str) -> str:
+    """Who holds a lock on tables of the schema in the oldest transactions."""
+    rows = connection.execute(
+        "select distinct on (activity.xact_start, activity.pid) activity.pid, activity.application_name, "
+        "round(extract(epoch from clock_timestamp() - activity.xact_start)), left(activity.query, 80) "
+        "from pg_locks as lock join pg_class as class on class.oid = lock.relation "
+        "join pg_stat_activity as activity on activity.pid = lock.pid "
+        "where class.relnamespace = to_regnamespace(%s) and activity.pid <> pg_backend_pid() "
+        "order by activity.xact_start, activity.pid limit 3",
+        [identifier(schema)],
+    ).fetchall()
+    return (
+        "; ".join(f"pid {pid} ({name or 'unnamed'}), for {age} s, {query!r}" for pid, name, age, query in rows)
+        or "nobody now"
+    )
 
 
 def _run(connection: Connection[Any], sql: str) -> None:

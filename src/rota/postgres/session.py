@@ -11,7 +11,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
 from rota.errors import DatabaseUnavailable
-from rota.postgres.connection import Connector, check_fork, is_direct, translated
+from rota.postgres.connection import Connector, check_fork, is_stale_plan, translated
 from rota.postgres.query import Query
 
 __all__ = ["Session"]
@@ -42,8 +42,8 @@ class Session:
                     cursor = await connection.execute(query.statement.sql(self._schema), query.params)
                     rows = await cursor.fetchall() if cursor.description else []
             except psycopg.Error as error:
-                if self._connection is not None and self._connection.closed:
-                    self._connection = None
+                if is_stale_plan(error):
+                    await self._drop()
                 raise translated(error, self._connector.dsn) from error
             except TimeoutError as error:
                 await self._drop()
@@ -55,11 +55,6 @@ class Session:
                 await self._drop()
                 raise
         return query.read(rows)
-
-    async def is_direct(self) -> bool:
-        """Whether the session is ours alone, or a transaction pooler stands in between."""
-        async with self._lock:
-            return is_direct(await self._connected())
 
     async def close(self) -> None:
         async with self._lock:

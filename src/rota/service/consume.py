@@ -44,7 +44,7 @@ _SETTLE_BATCH = 500
 _SETTLE_SECONDS = 0.01
 _UNSETTLED_LIMIT = 5000
 # What a stop may take beyond its deadline to write down what it knows.
-_LAST_WORDS_SECONDS = 5.0
+_LAST_WORDS_SECONDS = 2.0
 
 
 class Source(Protocol[ItemInvariant, OutcomeIn]):
@@ -59,6 +59,9 @@ class Source(Protocol[ItemInvariant, OutcomeIn]):
 
     async def hand_back(self, items: Sequence[ItemInvariant]) -> None: ...
 
+    def may_start(self) -> bool:
+        """Whether what was claimed may still be started."""
+
 
 class Consumer(Generic[Item, Outcome]):
     """Consumes one source, from `start` until it is drained."""
@@ -67,6 +70,7 @@ class Consumer(Generic[Item, Outcome]):
         self,
         source: Source[Item, Outcome],
         run: Callable[[Item], Awaitable[Outcome]],
+        broken: Callable[[Item, BaseException], Outcome],
         *,
         concurrency: int,
         facts: Facts,
@@ -74,13 +78,16 @@ class Consumer(Generic[Item, Outcome]):
     ) -> None:
         self._source = source
         self._run_item = run
+        self._broken = broken
         self._concurrency = concurrency
         self._facts = facts
         self._part = part
         self._ready: deque[Item] = deque()
         self._running: dict[int, tuple[asyncio.Task[None], Item]] = {}
         self._started = 0
+        self._given_up: set[int] = set()
         self._unsettled: list[Outcome] = []
+        self._finished_items: list[Item] = []
         self._settling = 0
         self._stale: list[Item] = []
         self._rate = _Rate()
@@ -121,33 +128,43 @@ class Consumer(Generic[Item, Outcome]):
         if self._running:
             await asyncio.wait([task for task, _ in self._running.values()], timeout=deadline.left)
         unfinished = await self._cancel_running()
-        abandoned = 0
+        handed_back = [*unstarted, *unfinished]
+        abandoned = len(handed_back)
         try:
             async with asyncio.timeout(max(deadline.left, _LAST_WORDS_SECONDS)):
                 # also when there is nothing to name: a claim cut off by the stop may have taken something
-                await self._until_done("hand back", lambda: self._source.hand_back([*unstarted, *unfinished]))
+                await self._until_done("hand back", lambda: self._source.hand_back(handed_back))
+                abandoned = 0
                 await self.wait_idle()
         except TimeoutError:
-            abandoned = len(unstarted) + len(unfinished) + len(self._unsettled)
+            abandoned += len(self._unsettled) + self._settling
         await _cancelled(settling)
-        self._facts.emit(Drained(self.finished, len(unstarted) + len(unfinished), abandoned))
+        self._facts.emit(Drained(self.finished, len(handed_back), abandoned))
 
     def hurry(self) -> None:
         """End the wait for running items: cancel them now; the drain under way hands them back."""
-        for task, _ in self._running.values():
-            task.cancel()
+        self._give_up_running()
 
     def drop(self) -> list[Item]:
         """Forget everything held, since its claims are void, and return it. Bodies are cancelled; an outcome that comes
         all the same is still tried, and refused."""
         running = list(self._running.values())
+        self._give_up_running()
         void = [*self._ready, *self._stale, *(item for _, item in running)]
         self._ready.clear()
         self._running.clear()
-        for task, _ in running:
-            task.cancel()
         self._note_change()
         return void
+
+    def held(self) -> list[Item]:
+        """All that is claimed and not yet settled or handed back."""
+        return [*self._ready, *self._stale, *self._finished_items, *(item for _, item in self._running.values())]
+
+    def _give_up_running(self) -> None:
+        for number, (task, _) in self._running.items():
+            self._given_up.add(number)
+            task.add_done_callback(lambda _, number=number: self._given_up.discard(number))  # type: ignore[misc]
+            task.cancel()
 
     async def _claim(self) -> None:
         while True:
@@ -172,16 +189,27 @@ class Consumer(Generic[Item, Outcome]):
         return missing if missing * 2 >= self._ahead else 0
 
     def _start_ready(self) -> None:
-        while self._ready and len(self._running) < self._concurrency and len(self._unsettled) <= _UNSETTLED_LIMIT:
+        while (
+            self._ready
+            and len(self._running) < self._concurrency
+            and len(self._unsettled) <= _UNSETTLED_LIMIT
+            and self._source.may_start()
+        ):
             item = self._ready.popleft()
             self._started += 1
             self._running[self._started] = (asyncio.create_task(self._run_one(self._started, item)), item)
 
     async def _run_one(self, number: int, item: Item) -> None:
-        outcome = await self._run_item(item)
+        try:
+            outcome = await self._run_item(item)
+        except BaseException as error:
+            if number in self._given_up or isinstance(error, KeyboardInterrupt):
+                raise  # cancelled by us, who account for the item; or someone at a terminal wants us to end
+            outcome = self._broken(item, error)
         self._running.pop(number, None)
         self.finished += 1
         self._unsettled.append(outcome)
+        self._finished_items.append(item)
         self._batch.set()
         self._start_ready()
         self._note_change()
@@ -203,6 +231,7 @@ class Consumer(Generic[Item, Outcome]):
                 raise
             finally:
                 self._settling = 0
+            del self._finished_items[: len(batch)]  # outcomes are settled in the order in which they came
             self._start_ready()
             self._note_change()
 
@@ -210,6 +239,7 @@ class Consumer(Generic[Item, Outcome]):
         while True:
             finished = self.finished
             await asyncio.sleep(_STALE_SECONDS)
+            self._start_ready()  # what was held back while nothing might be started
             # the same time again will bring as many to their end as the last did
             soon = self.finished - finished
             self._stale = [self._ready.pop() for _ in range(len(self._ready) - soon)]
@@ -220,8 +250,7 @@ class Consumer(Generic[Item, Outcome]):
 
     async def _cancel_running(self) -> list[Item]:
         tasks = [task for task, _ in self._running.values()]
-        for task in tasks:
-            task.cancel()
+        self._give_up_running()
         if tasks:
             # a body that ignores its cancellation is not waited for: its item is handed back, which voids its token
             await asyncio.wait(tasks, timeout=0.5)

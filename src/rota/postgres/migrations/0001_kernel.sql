@@ -26,8 +26,9 @@ create table {schema}.members (
     pid integer not null,
     release text not null,
     started_at timestamptz not null default statement_timestamp(),
-    -- since when its control session stands; a lock freed by a server that restarted since then proves nothing
+    -- since when its control session stands, and on which server: a lock that another one freed proves nothing
     attached_at timestamptz not null default statement_timestamp(),
+    server_started_at timestamptz not null default pg_postmaster_start_time(),
     renewed_at timestamptz not null default statement_timestamp(),
     expires_at timestamptz not null,
     -- the advisory lock its control session holds; null behind a transaction pooler, where a session proves nothing
@@ -40,6 +41,7 @@ create table {schema}.members (
     check ((ended_at is null) = (end_reason is null))
 ) with (fillfactor = 50); -- renewed twice a second: room for the new version on the same page
 
+create index members_live on {schema}.members (id) where ended_at is null;
 create index members_ended on {schema}.members (ended_at) where ended_at is not null;
 
 -- Live jobs only. Settled ones move to history, dead ones to dead, so that a claim never meets the past.
@@ -62,7 +64,9 @@ create table {schema}.jobs (
     tags text[],
     retention text,
     check ((state = 'running') = (token is not null)),
-    check ((token is null) = (member is null))
+    check ((token is null) = (member is null)),
+    -- one row with an endless time would stop every worker that looks for the next due one
+    check (due_at between '0001-01-02 UTC' and '9999-12-30 UTC')
 ) with (
     fillfactor = 70,
     autovacuum_vacuum_scale_factor = 0.0,
