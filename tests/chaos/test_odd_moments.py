@@ -134,7 +134,7 @@ async def test_bodies_that_never_end_take_no_thread_from_the_others(rota_app: Te
 
     @rota_app.task(timeout="100ms", retry=None)
     def stuck() -> None:
-        release.wait(30)
+        release.wait()
 
     @rota_app.task(timeout="5s", retry=None)
     def healthy(n: int) -> int:
@@ -144,7 +144,7 @@ async def test_bodies_that_never_end_take_no_thread_from_the_others(rota_app: Te
         await stuck.enqueue()
     jobs = [await healthy.enqueue(n) for n in range(6)]
     try:
-        await rota_app.drain(concurrency=2)
+        await asyncio.wait_for(rota_app.drain(concurrency=2), 20)
     finally:
         release.set()
 

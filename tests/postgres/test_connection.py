@@ -92,7 +92,7 @@ async def test_a_cancelled_statement_leaves_the_session_usable(rota_database: st
 
 async def test_an_idle_connection_that_the_server_closed_is_not_used(rota_database: str) -> None:
     """An enqueue after a server restart works at once, and nobody has to wonder whether the first try ran."""
-    async with Rota(rota_database) as app:
+    async with Rota(rota_database, pool_size=1) as app:
         pid = await app.database.run(PID)
         with psycopg.connect(rota_database, autocommit=True) as admin:
             admin.execute("select pg_terminate_backend(%s, 5000)", [pid])
@@ -101,7 +101,7 @@ async def test_an_idle_connection_that_the_server_closed_is_not_used(rota_databa
 
 
 def test_the_same_for_sync_callers(rota_database: str) -> None:
-    with Rota(rota_database) as app:
+    with Rota(rota_database, pool_size=1) as app:
         pid = app.database.run_sync(PID)
         with psycopg.connect(rota_database, autocommit=True) as admin:
             admin.execute("select pg_terminate_backend(%s, 5000)", [pid])
