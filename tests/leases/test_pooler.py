@@ -13,6 +13,8 @@ from tests.pgbouncer import transaction_pooler
 
 from rota import Rota
 from rota.facts import ListenerDeaf, PoolerDetected
+from rota.postgres.connection import Connector
+from rota.postgres.dsn import Dsn
 from rota.testing import TestRota, until
 
 HOLD = """
@@ -52,8 +54,8 @@ async def test_jobs_run_through_a_transaction_pooler_with_one_clear_warning(rota
 
 
 async def test_settings_of_ours_do_not_leak_to_other_clients_of_the_pooler(rota_app: TestRota, pooled: str) -> None:
-    async with Rota(pooled) as app:
-        await app.work(drain=True)
+    Connector(Dsn(pooled), "control").connect_sync().close()
+    await (await Connector(Dsn(pooled), "claim").connect()).close()
 
     def settings(dsn: str) -> Any:
         with psycopg.connect(dsn) as one, psycopg.connect(dsn) as other:
