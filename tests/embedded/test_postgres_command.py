@@ -95,7 +95,7 @@ def test_a_pinned_server_that_is_stopped_and_used_again_is_no_longer_pinned(
 
 def test_without_a_server_the_commands_say_so(rota_postgres: Run) -> None:
     assert rota_postgres("stop").stderr == "No server was running.\n"
-    assert rota_postgres("status").returncode == 3
+    assert rota_postgres("status").returncode == 6
     assert rota_postgres("status").stdout.startswith("stopped")
     assert "Start one with `rota postgres start`" in rota_postgres("url").stderr
     assert rota_postgres("url").returncode == 1

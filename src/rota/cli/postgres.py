@@ -52,11 +52,11 @@ def stop(data: Path | None, force: bool) -> None:
 @with_data
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(data: Path | None, as_json: bool) -> None:
-    """Tell what runs. The exit code is 0 when the server runs and 3 when it does not."""
+    """Tell what runs. The exit code is 0 when the server runs and 6 when it does not."""
     found = embedded.status(data)
     click.echo(json.dumps(asdict(found), indent=2) if as_json else in_words(found))
     if not found.running:
-        raise click.exceptions.Exit(3)
+        raise click.exceptions.Exit(6)  # as any check that finds something down
 
 
 def in_words(found: embedded.Status) -> str:
