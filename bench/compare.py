@@ -19,6 +19,9 @@ JOBS = 20_000
 ROUNDS = 5
 
 
+BAR = 0.4  # the least share of the reference's rate that Rota must reach
+
+
 def compare(dsn: str) -> None:
     figures: list[Figures] = []
     ratios: list[float] = []
@@ -33,6 +36,9 @@ def compare(dsn: str) -> None:
     for name in Figures.__dataclass_fields__:
         values = [getattr(figure, name) for figure in figures]
         print(f"{name:20} median {statistics.median(values):14,.4f}   from {min(values):,.4f} to {max(values):,.4f}")
+
+    if statistics.median(ratios) < BAR:
+        sys.exit(f"the median is below the bar of {BAR}")
 
 
 if __name__ == "__main__":

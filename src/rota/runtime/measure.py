@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from rota.app import Rota
 from rota.errors import RotaError
-from rota.facts import WorkerStopped
+from rota.facts import Drained, WorkerStopped
 from rota.postgres.query import Query, nothing, one, scalar, statement
 
 __all__ = ["Figures", "measure"]
@@ -25,7 +25,8 @@ SCHEMA = "rota_bench"
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Rates are jobs per second; times are seconds from the call of enqueue to the first line of the body."""
+    """Rates are jobs per second, for the drain from the first line of the first body until all is settled and nothing more is
+    found; times are seconds from the call of enqueue to the first line of the body."""
 
     enqueue_one_rate: float
     enqueue_many_rate: float
@@ -77,8 +78,13 @@ async def measure(dsn: str | None, *, jobs: int = 20_000, singles: int = 500, pi
         empty = await app.database.run(wal_position())
         many_rate = await _rate(jobs, app.enqueue_many(bound))
         full = await app.database.run(wal_position())
+        started.clear()
+        ended: list[float] = []
+        unsubscribe = app.facts.subscribe(lambda _: ended.append(time.perf_counter()), Drained)
         with app.facts.recorded(WorkerStopped) as stopped:
-            drain_rate = await _rate(jobs, app.work(drain=True))
+            await app.work(drain=True)
+        unsubscribe()
+        drain_rate = jobs / (ended[0] - min(started.values()))
         drained = await app.database.run(wal_position())
         if await app.database.run(count_settled()) != (jobs + singles, jobs + singles):
             raise RotaError(
