@@ -69,7 +69,3 @@ class Deadline:
     @property
     def left(self) -> float:
         return max(0.0, self.at - boottime())
-
-    @property
-    def passed(self) -> bool:
-        return boottime() >= self.at

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from rota import current_job
 from rota.facts import Drained, MemberJoined, MemberLeft, WorkerStopped
 from rota.testing import TestRota, WorkerProcess, fact, until
 
@@ -209,3 +210,27 @@ async def test_cancelling_while_it_starts_leaves_no_member_behind(rota_app: Test
 
     await joined
     assert [member.end_reason for member in await rota_app.members(ended=True)] == ["left"]
+
+
+async def test_cancelling_a_stop_under_way_hurries_it_and_is_not_swallowed(rota_app: TestRota) -> None:
+    told = asyncio.Event()
+
+    @rota_app.task
+    async def forever() -> None:
+        while True:
+            if current_job().stopping:
+                told.set()
+            await asyncio.sleep(0.01)
+
+    job = await forever.enqueue()
+    working = asyncio.create_task(rota_app.work(grace=60))
+    await running(rota_app, 1)
+    rota_app.stop()
+    await told.wait()
+
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+    assert ((await job.refresh()).state, (await job.refresh()).attempt) == ("queued", 0)
+    assert [m.end_reason for m in await rota_app.members(ended=True)] == ["left"]

@@ -56,9 +56,7 @@ class WorkerSettings:
     concurrency: int = 20  # bodies at once; throughput of short ones does not depend on it
     poll: float = 2.0  # seconds between looks while wake-ups arrive: what a lost one may cost
     poll_deaf: float = 0.5  # and while they do not
-    rescue_every: float = (
-        5.0  # a member that ended is rescued at once by the peer that ended it; this is the net under it
-    )
+    rescue_every: float = 5.0  # the net under the rescue that follows at once when we end a member
 
 
 class Worker:
@@ -149,14 +147,18 @@ class Worker:
         self._stop.set()
 
     async def _finished(self, deadline: Deadline) -> None:
-        """Finish, whatever happens meanwhile: who is cancelled again is in a hurry, but must not leave things half done."""
+        """Finish, whatever happens meanwhile: who is cancelled is in a hurry, but must not leave things half done."""
         finishing = asyncio.ensure_future(self._finish(deadline))
+        cancelled: asyncio.CancelledError | None = None
         while not finishing.done():
             try:
                 await asyncio.shield(finishing)
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as error:
+                cancelled = error
                 self._consumer.hurry()
         finishing.result()
+        if cancelled is not None:
+            raise cancelled
 
     async def _finish(self, deadline: Deadline) -> None:
         await self._consumer.drain(deadline)
@@ -290,7 +292,10 @@ class _JobSource:
             self._claimer.look_from_start()
         self._looks_begun += 1
         look = self._looks_begun
-        jobs = await self._claimer.claim(limit, control.member, still_valid=self.may_start)
+        member = control.member
+        jobs = await self._claimer.claim(
+            limit, member, still_valid=lambda: control.may_act and control.member == member
+        )
         if jobs:
             self._pause = 0.0
         if len(jobs) < limit:

@@ -8,13 +8,11 @@ ourselves, and while that does not come back we poll more often.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
 
 from rota.clock import boottime
 from rota.postgres.keys import channel
-from rota.postgres.query import Query, nothing, statement
 
-__all__ = ["Probe", "Throttle", "probe_channel", "wake", "wake_channel"]
+__all__ = ["Probe", "Throttle", "probe_channel", "wake_channel"]
 
 
 def wake_channel(schema: str) -> str:
@@ -24,17 +22,6 @@ def wake_channel(schema: str) -> str:
 
 def probe_channel(schema: str, listener: str) -> str:
     return channel(schema, f"probe/{listener}")
-
-
-WAKE = statement(
-    "wake",
-    "select pg_notify(%(channel)s, queue) from unnest(%(queues)s::text[]) as queue",
-)
-
-
-def wake(schema: str, queues: Iterable[str]) -> Query[None]:
-    """Tell the workers of these queues to look now."""
-    return WAKE.query({"channel": wake_channel(schema), "queues": sorted(set(queues))}, read=nothing)
 
 
 class Throttle:
