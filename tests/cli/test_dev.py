@@ -88,6 +88,33 @@ def test_dev_brings_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
         assert not Path(f"/proc/{worker}").exists()
 
 
+def test_an_ephemeral_dev_leaves_nothing_behind(tmp_path: Path, rota: Run) -> None:
+    (tmp_path / "main.py").write_text(APP.format(dsn=None))
+
+    with Command("dev", "--ephemeral", folder=tmp_path) as dev:
+        dev.wait_for("working on")
+        assert not (tmp_path / ".rota").exists()
+
+        dev.interrupt()
+        assert dev.wait() == 0
+
+    assert not (tmp_path / ".rota").exists()
+    assert rota("dev", "main.py", "--ephemeral", "--dsn", "dbname=x").code == 2
+
+
+def test_the_data_of_the_embedded_server_may_be_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(APP.format(dsn=None))
+
+    with Command("dev", "--data", "elsewhere", folder=tmp_path) as dev:
+        dev.wait_for("working on")
+
+        dev.interrupt()
+        assert dev.wait() == 0
+
+    assert (tmp_path / "elsewhere" / "data" / "PG_VERSION").exists()
+    assert not (tmp_path / ".rota").exists()
+
+
 @pytest.mark.one_server
 def test_dsn_beats_the_one_in_the_code_and_stands_on_no_command_line(tmp_path: Path, rota_database: str) -> None:
     (tmp_path / "tasks.py").write_text(APP.format(dsn="postgresql://nobody@127.0.0.1:1/nowhere"))
