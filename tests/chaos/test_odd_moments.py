@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from rota import JobFailed, Rota
-from rota.facts import DatabaseLost, JobClaimLost
+from rota.facts import DatabaseLost, JobClaimLost, WorkerStarted
 from rota.jobs.claim import give_back_claim
 from rota.testing import TcpProxy, TestRota, fact, until
 
@@ -160,8 +160,9 @@ async def test_a_stop_is_not_held_up_by_a_server_that_is_silent(rota_app: TestRo
     with TcpProxy(dsn) as proxy:
         app = Rota(proxy.dsn(dsn))
         app.task(name="t")(lambda: None)
+        started = fact(app.facts, WorkerStarted)
         working = asyncio.create_task(app.work(grace=1))
-        await until(rota_app.members_sync, what="it has joined")
+        await started
 
         proxy.blackhole()
         began = time.monotonic()
