@@ -182,8 +182,9 @@ class Control:
             try:
                 if self._connection is None:
                     self._attach()
-                self._wait(self._tick())
-                failures = 0
+                pause = self._tick()
+                failures = 0  # what is cut while we wait is a new story, and replaced at once
+                self._wait(pause)
             except Exception as error:  # whatever it is, a process that holds work keeps trying to keep its lease
                 self._detached(error)
                 # at once the first time: a session that was merely cut is replaced before anyone suspects much
