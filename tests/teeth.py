@@ -164,6 +164,13 @@ MUTANTS = [
         SETTLE,
     ),
     Mutant(
+        "no timer on the next due time",
+        "jobs/worker.py",
+        "pause = min(pause, self._claimer.next_due_in)",
+        "pass",
+        "tests/postgres/test_notify.py",
+    ),
+    Mutant(
         "acting past the local deadline",
         "leases/control.py",
         "return self._connection is not None and boottime() < self._deadline",

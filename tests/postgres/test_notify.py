@@ -4,7 +4,17 @@ import pytest
 
 from rota.postgres import notify
 from rota.postgres.notify import Probe, Throttle
-from rota.testing import TestRota, WorkerProcess, until
+from rota.testing import TestRota, WorkerProcess
+
+APP = """
+from rota import Rota
+
+app = Rota()
+
+@app.task(name="echo")
+def echo(n: int) -> int:
+    return n
+"""
 
 
 @pytest.fixture
@@ -70,9 +80,8 @@ def test_wake_ups_are_coalesced_per_queue(clock: list[float]) -> None:
 async def test_a_job_nobody_was_woken_for_is_found_by_polling(
     rota_app: TestRota, rota_worker: type[WorkerProcess]
 ) -> None:
-    app = "from rota import Rota\napp = Rota()\n\n@app.task(name='echo')\ndef echo(n: int) -> int:\n    return n\n"
     rota_app.task(name="echo")(lambda n: n)
-    rota_worker(app)
+    rota_worker(APP)
     first = await rota_app.tasks["echo"].enqueue(1)
     await first.wait(10)
 
@@ -84,12 +93,13 @@ async def test_a_job_nobody_was_woken_for_is_found_by_polling(
 async def test_a_delayed_job_starts_when_it_is_due_without_being_woken(
     rota_app: TestRota, rota_worker: type[WorkerProcess]
 ) -> None:
-    app = "from rota import Rota\napp = Rota()\n\n@app.task(name='echo')\ndef echo(n: int) -> int:\n    return n\n"
     rota_app.task(name="echo")(lambda n: n)
-    rota_worker(app)
+    rota_worker(APP)
 
-    late = await rota_app.tasks["echo"].using(delay="1h").enqueue(1)
-    await until(lambda: rota_app.jobs.get_sync(late.id).state == "queued", what="it waits")
-    rota_app.advance("1h")
-
+    late = await (await rota_app.tasks["echo"].using(delay="1s").enqueue(1)).refresh()
     assert await late.wait(10) == 1
+
+    # by then the worker looks only every 1.28 s: without the timer on the next due time it would start 0.7 s late
+    done = await late.refresh()
+    assert done.started_at is not None
+    assert (done.started_at - done.due_at).total_seconds() < 0.4
