@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 N ?= 2
 
-.PHONY: demo test install check format teeth docs bench clean
+.PHONY: demo test pooled model plans install check format teeth docs bench clean
 
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
@@ -13,6 +13,17 @@ demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 # the byte code cache is worth seconds: the suite starts many processes
 test: $(VENV)/.dev  ## the whole default suite, on its own PostgreSQL
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal
+
+QUEUE := tests/jobs tests/flows tests/chaos/test_poison.py tests/chaos/test_kill_points.py
+
+pooled: $(VENV)/.dev  ## the job queue's tests once more, behind PgBouncer in transaction mode
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --pooled --postgres 18 $(QUEUE)
+
+model: $(VENV)/.dev  ## the queue against its model, for as many examples as you have time
+	ROTA_MODEL_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests/jobs/test_model.py --timeout 0
+
+plans: $(VENV)/.dev  ## what the statements read with a million jobs, whatever the statistics say
+	ROTA_ALL_PLANS=1 $(BIN)/python -m pytest tests/jobs/test_plans.py
 
 install: $(VENV)/.installed  ## the environment alone
 

@@ -13,13 +13,16 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from rota.embedded import Binaries, EmbeddedServer, find_binaries, read_binaries
 from rota.embedded.binaries import candidates
 from rota.errors import PostgresNotFound
 from rota.testing import DatabaseServer
 from rota.testing.servers import shared_server, throwaway_server
+from tests.pgbouncer import transaction_pooler
 
 pytest_plugins = ["pytester"]
 
@@ -30,10 +33,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--postgres", type=int, metavar="MAJOR", help="Run database tests on this PostgreSQL version only."
     )
+    parser.addoption(
+        "--pooled", action="store_true", help="Reach the databases of tests through PgBouncer in transaction mode."
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "one_server: runs on one PostgreSQL version only, as it cannot matter which")
+    config.addinivalue_line("markers", "direct(reason): is left out behind a transaction pooler, for this reason")
+    if config.getoption("--pooled"):
+        # connections that tests open themselves: this PgBouncer knows nothing of prepared statements
+        for kind in (psycopg.Connection, psycopg.AsyncConnection):
+            kind.connect.__func__.__kwdefaults__["prepare_threshold"] = None  # type: ignore[attr-defined]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--pooled"):
+        for item in items:
+            if direct := item.get_closest_marker("direct"):
+                item.add_marker(pytest.mark.skip(reason=f"behind a pooler: {direct.args[0]}"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -100,6 +118,32 @@ def servers(rota_run_folder: Path) -> Iterator[Callable[[str], DatabaseServer]]:
 @pytest.fixture(scope="session")
 def rota_server(postgres_version: str, servers: Callable[[str], DatabaseServer]) -> DatabaseServer:
     return servers(postgres_version)
+
+
+@pytest.fixture(scope="session")
+def poolers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """The address of a database through a pooler of its server, for runs with --pooled."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def pooler(host: str, port: str, user: str) -> str:
+            dsn = make_conninfo(host=host, port=port, user=user, dbname="postgres")
+            return stack.enter_context(transaction_pooler(dsn, tmp_path_factory.mktemp("pgbouncer"), size=30))
+
+        def pooled(dsn: str) -> str:
+            parts = conninfo_to_dict(dsn)
+            through = pooler(str(parts["host"]), str(parts["port"]), str(parts["user"]))
+            return make_conninfo(through, dbname=parts["dbname"])
+
+        yield pooled
+
+
+@pytest.fixture
+def rota_database(
+    rota_server: DatabaseServer, rota_schema: str, pytestconfig: pytest.Config, poolers: Callable[[str], str]
+) -> Iterator[str]:
+    with rota_server.database(rota_schema) as dsn:
+        yield poolers(dsn) if pytestconfig.getoption("--pooled") else dsn
 
 
 class OwnServer:

@@ -26,8 +26,8 @@ unix_socket_dir =
 auth_type = trust
 auth_file = {folder}/users
 pool_mode = transaction
-default_pool_size = 2
-max_client_conn = 100
+default_pool_size = {size}
+max_client_conn = 500
 ignore_startup_parameters = extra_float_digits
 logfile = {folder}/log
 """
@@ -43,14 +43,14 @@ def find_pgbouncer() -> str:
 
 
 @contextlib.contextmanager
-def transaction_pooler(dsn: str, folder: Path) -> Iterator[str]:
-    """The address of the same database through a pooler with two server connections."""
+def transaction_pooler(dsn: str, folder: Path, *, size: int = 2) -> Iterator[str]:
+    """The address of the same database through a pooler with so many server connections."""
     server = conninfo_to_dict(dsn)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         listen = probe.getsockname()[1]
     config = folder / "pgbouncer.ini"
-    config.write_text(CONFIG.format(host=server["host"], port=server["port"], listen=listen, folder=folder))
+    config.write_text(CONFIG.format(host=server["host"], port=server["port"], listen=listen, folder=folder, size=size))
     (folder / "users").write_text(f'"{server["user"]}" ""\n')
     # it refuses to run as root, and an ordinary user could not reach a socket of root's
     ordinary = ["unshare", "--user", "--map-user=1000", "--map-group=1000"] if os.getuid() == 0 else []

@@ -16,6 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SETTLE = "tests/jobs/test_settle.py"
+RUNNING = "tests/jobs/test_running.py"
+UNIQUE = "tests/jobs/test_unique.py"
 MEMBERS = "tests/leases/test_members.py"
 SCHEMA = "tests/postgres/test_schema.py"
 
@@ -31,10 +33,10 @@ class Mutant:
 
 
 MUTANTS = [
-    Mutant("success without the token", "jobs/settle.py", "and job.token = outcome.token", "", SETTLE, 0),
-    Mutant("burial without the token", "jobs/settle.py", "and job.token = outcome.token", "", SETTLE, 1),
-    Mutant("handing back without the token", "jobs/settle.py", "and job.token = outcome.token", "", SETTLE, 2),
-    Mutant("retry without the token", "jobs/settle.py", "and outcome.token = job.token", "", SETTLE),
+    Mutant("success without the token", "jobs/settle.py", "and job.token = outcome.token", "", SETTLE),
+    Mutant("other outcomes without the token", "jobs/settle.py", "and outcome.token = job.token", "", SETTLE),
+    Mutant("success of what does not run", "jobs/settle.py", "and job.state = 'running'", "", SETTLE),
+    Mutant("other outcomes of what does not run", "jobs/settle.py", "where job.state = 'running'", "", SETTLE),
     Mutant(
         "tokens of a batch taken together",
         "jobs/settle.py",
@@ -43,16 +45,106 @@ MUTANTS = [
         SETTLE,
     ),
     Mutant(
-        "a settle that never looks for its own token",
-        "jobs/worker.py",
-        "settled |= await self._settling.run(find_settled(unmatched))",
+        "a cancelled job that is queued again",
+        "jobs/settle.py",
+        "outcome.kind = 'cancelled' or job.cancel_requested_at is not null",
+        "outcome.kind = 'cancelled'",
+        SETTLE,
+    ),
+    Mutant(
+        "a cancelled job that is rescued",
+        "jobs/rescue.py",
+        "when job.cancel_requested_at is not null then 'cancelled'",
         "",
+        "tests/jobs/test_cancel.py",
+    ),
+    Mutant("progress without the token", "jobs/report.py", "and job.token = %(token)s", "and %(token)s > 0", SETTLE, 0),
+    Mutant(
+        "a checkpoint without the token", "jobs/report.py", "and job.token = %(token)s", "and %(token)s > 0", SETTLE, 1
+    ),
+    Mutant(
+        "a transaction that ignores a lost claim",
+        "jobs/running.py",
+        "self._job._still_ours(await self._own.run(self._success(), self._desk.database.schema))",
+        "await self._own.run(self._success(), self._desk.database.schema)",
+        RUNNING,
+    ),
+    Mutant(
+        "a transaction whose lost reply is taken for a failure",
+        "jobs/running.py",
+        "if not await self._was_committed():",
+        "if True:",
+        RUNNING,
+    ),
+    Mutant("a claim of newer versions", "jobs/claim.py", "job.version = 1\n                  or ", "true or ", SETTLE),
+    Mutant("suspects claimed with the rest", "jobs/claim.py", "and job.losses = 0", "", SETTLE),
+    Mutant(
+        "suspects let in side by side",
+        "jobs/suspects.py",
+        "return 1 if self._inside else _ANY",
+        "return _ANY",
+        "tests/jobs/test_suspects.py",
+    ),
+    Mutant(
+        "unique keys without their lock",
+        "postgres/migrations/0002_job_queue.sql",
+        "on conflict (key) do update set key = excluded.key",
+        "on conflict (key) do nothing",
+        UNIQUE,
+    ),
+    Mutant(
+        "unique keys locked in any order",
+        "postgres/migrations/0002_job_queue.sql",
+        "    order by key\n    on conflict (key)",
+        "    on conflict (key)",
+        "tests/jobs/test_isolation.py",
+    ),
+    Mutant(
+        "a repeated call that adds a twin",
+        "postgres/migrations/0002_job_queue.sql",
+        "own := coalesce(last.call = (job #>> '{unique,call}')::uuid, false);",
+        "own := false;",
+        UNIQUE,
+    ),
+    Mutant(
+        "rows that vanish while they are moved to a new partition",
+        "postgres/migrations/0003_retention.sql",
+        "lock table only {schema}.history in access exclusive mode",
+        "lock table only {schema}.history in share mode",
+        "tests/jobs/test_retention.py",
+    ),
+    Mutant(
+        "a slot given away while its body goes on",
+        "service/consume.py",
+        " - len(self._abandoned) - self._outlived",
+        "",
+        "tests/jobs/test_execute.py",
+    ),
+    Mutant(
+        "no timer for a retry",
+        "jobs/source.py",
+        "self._claimer.expect(outcome.pause)",
+        "pass",
+        "tests/jobs/test_execute.py",
+    ),
+    Mutant(
+        "nobody is told of a cancel",
+        "jobs/cancel.py",
+        "from (select distinct member from chosen where not now) as members",
+        "from (select distinct member from chosen where false) as members",
+        "tests/jobs/test_execute.py",
+    ),
+    Mutant(
+        "a settle that never looks for its own token",
+        "jobs/source.py",
+        "earlier = await self._settling.run(find_settled(unmatched))",
+        "earlier = set()",
         "tests/chaos/test_lost_replies.py",
     ),
     Mutant(
         "a lost claim that is not given back",
         "jobs/claim.py",
-        "await self._session.run(give_back_claim(*self._unknown))",
+        "await self._session.run(give_back_claim(*unknown))",
         "pass",
         "tests/chaos/test_lost_replies.py",
     ),
@@ -69,8 +161,8 @@ MUTANTS = [
     Mutant(
         "losses that never bury",
         "jobs/rescue.py",
-        "job.losses + 1 >= %(lost_limit)s as dead",
-        "%(lost_limit)s < 0 as dead",
+        "when job.losses + 1 >= %(lost_limit)s then 'dead'",
+        "when %(lost_limit)s < 0 then 'dead'",
         SETTLE,
     ),
     Mutant("renewal of an ended member", "leases/members.py", "and member.ended_at is null", "", MEMBERS, 0),
@@ -117,8 +209,8 @@ MUTANTS = [
     Mutant(
         "starting what came too late",
         "service/consume.py",
-        "            and self._source.may_start()\n",
-        "",
+        " and self._source.may_start():",
+        ":",
         "tests/service/test_consume.py",
     ),
     Mutant(
@@ -137,16 +229,9 @@ MUTANTS = [
     ),
     Mutant(
         "jobs blamed for a refused settle",
-        "jobs/worker.py",
+        "jobs/source.py",
         "if is_about_data(error.__cause__):",
         "if True:",
-        "tests/chaos/test_odd_moments.py",
-    ),
-    Mutant(
-        "threads lost to bodies that never end",
-        "jobs/execute.py",
-        "                self._abandon_threads()\n",
-        "                pass\n",
         "tests/chaos/test_odd_moments.py",
     ),
     Mutant(
@@ -165,9 +250,9 @@ MUTANTS = [
     ),
     Mutant(
         "no timer on the next due time",
-        "jobs/worker.py",
-        "pause = min(pause, self._claimer.next_due_in)",
-        "pass",
+        "jobs/source.py",
+        "min(self._pause, self._claimer.next_due_in)",
+        "self._pause",
         "tests/postgres/test_notify.py",
     ),
     Mutant(
@@ -186,7 +271,7 @@ MUTANTS = [
     ),
     Mutant(
         "a zombie that is not told",
-        "jobs/worker.py",
+        "jobs/source.py",
         "self._facts.emit(JobClaimLost(",
         "(lambda fact: None)(JobClaimLost(",
         "tests/chaos/test_frozen_worker.py",
@@ -198,7 +283,13 @@ MUTANTS = [
         "await asyncio.gather(worker.run(control, drain=drain, grace=grace), asyncio.to_thread(control.stop))",
         "tests/flows/test_signal_to_exit.py",
     ),
-    Mutant("a charged hand-back", "jobs/settle.py", "attempt = job.attempt - 1", "attempt = job.attempt", SETTLE),
+    Mutant(
+        "a charged hand-back",
+        "jobs/settle.py",
+        "attempt = job.attempt - (taken.kind in ('handed_back', 'snoozed'))::integer",
+        "attempt = job.attempt",
+        SETTLE,
+    ),
     Mutant(
         "a connection the server closed",
         "postgres/pool.py",

@@ -18,9 +18,11 @@ def _modules_after(code: str) -> set[str]:
 
 
 PUBLIC = """
-    Rota Package Task Retry Job NewJob RunningJob AttemptError current_job RotaError AppNotFound ClaimLost ConfigurationError
-    DatabaseUnavailable EmbeddedError ForeignDatabase ForkedProcess InvalidArguments InvalidDsn JobCancelled JobFailed JobNotFound
-    PayloadTooLarge SchemaMismatch UnknownTask __version__
+    Rota Package Task Retry Unique Snooze Discard Retention Codec Job NewJob RunningJob Transaction AttemptError
+    Explanation Letter Erased current_job
+    RotaError AppNotFound ClaimLost ConfigurationError DatabaseUnavailable EmbeddedError ForeignDatabase ForkedProcess
+    InvalidArguments InvalidDsn JobCancelled JobExists JobFailed JobNotFound NotPossible PayloadTooLarge SchemaMismatch UnknownTask
+    WaitTimedOut __version__
 """
 
 

@@ -18,26 +18,46 @@ if TYPE_CHECKING:
         InvalidArguments,
         InvalidDsn,
         JobCancelled,
+        JobExists,
         JobFailed,
         JobNotFound,
+        NotPossible,
         PayloadTooLarge,
         RotaError,
         SchemaMismatch,
         UnknownTask,
+        WaitTimedOut,
     )
+    from rota.jobs.codec import Codec
     from rota.jobs.definition import Package, Task
-    from rota.jobs.job import AttemptError, Job, NewJob, RunningJob, current_job
+    from rota.jobs.erase import Erased
+    from rota.jobs.explain import Explanation
+    from rota.jobs.job import AttemptError, Job, NewJob
+    from rota.jobs.letters import Letter
+    from rota.jobs.outcome import Discard, Snooze
+    from rota.jobs.retention import Retention
     from rota.jobs.retry import Retry
+    from rota.jobs.running import RunningJob, Transaction, current_job
+    from rota.jobs.unique import Unique
 
 __all__ = [
     "Rota",
     "Package",
     "Task",
     "Retry",
+    "Unique",
+    "Snooze",
+    "Discard",
+    "Retention",
+    "Codec",
     "Job",
     "NewJob",
     "RunningJob",
+    "Transaction",
     "AttemptError",
+    "Explanation",
+    "Letter",
+    "Erased",
     "current_job",
     "RotaError",
     "AppNotFound",
@@ -50,11 +70,14 @@ __all__ = [
     "InvalidArguments",
     "InvalidDsn",
     "JobCancelled",
+    "JobExists",
     "JobFailed",
     "JobNotFound",
+    "NotPossible",
     "PayloadTooLarge",
     "SchemaMismatch",
     "UnknownTask",
+    "WaitTimedOut",
     "__version__",
 ]
 
@@ -62,17 +85,26 @@ __all__ = [
 _ROOMS = {
     "rota.app": ("Rota",),
     "rota.jobs.definition": ("Package", "Task"),
-    "rota.jobs.job": ("AttemptError", "Job", "NewJob", "RunningJob", "current_job"),
+    "rota.jobs.codec": ("Codec",),
+    "rota.jobs.erase": ("Erased",),
+    "rota.jobs.explain": ("Explanation",),
+    "rota.jobs.letters": ("Letter",),
+    "rota.jobs.job": ("AttemptError", "Job", "NewJob"),
+    "rota.jobs.outcome": ("Discard", "Snooze"),
+    "rota.jobs.retention": ("Retention",),
     "rota.jobs.retry": ("Retry",),
+    "rota.jobs.running": ("RunningJob", "Transaction", "current_job"),
+    "rota.jobs.unique": ("Unique",),
 }
 
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'rota' has no attribute {name!r}")
-    room = next((room for room, names in _ROOMS.items() if name in names), "rota.errors")
-    value = globals()[name] = getattr(import_module(room), name)
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'rota' has no attribute {name!r}")
+        room = next((room for room, names in _ROOMS.items() if name in names), "rota.errors")
+        value = globals()[name] = getattr(import_module(room), name)
+        return value
 
 
 def __dir__() -> list[str]:

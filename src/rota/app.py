@@ -5,24 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
+from uuid import UUID, uuid4
 
 from rota.clock import Duration
 from rota.embedded import shared_server
-from rota.errors import ConfigurationError, RotaError
+from rota.errors import ConfigurationError, DatabaseUnavailable, RotaError
 from rota.facts import Facts
+from rota.jobs.codec import Codec
+from rota.jobs.dead import Dead
 from rota.jobs.definition import Package
-from rota.jobs.enqueue import check_name, enqueue, enqueue_many, in_batches
+from rota.jobs.enqueue import check_name, enqueue, enqueue_many, in_batches, put_jobs, refuse_twins
 from rota.jobs.inline import run_inline, run_inline_sync
 from rota.jobs.job import Job, NewJob
 from rota.jobs.queue import Jobs
+from rota.jobs.retention import STANDARD, Retention, declare_retention, read_retention
 from rota.jobs.worker import Worker, WorkerSettings
 from rota.leases.control import Control
 from rota.leases.members import MemberView, list_members
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
+from rota.postgres.foreign import foreign
 from rota.postgres.identity import adopt, check_identity, compare_identity
 from rota.postgres.notify import Throttle
 from rota.postgres.pool import Database, UserPool
@@ -52,7 +58,8 @@ class Rota:
     The database is `dsn`, else ROTA_DATABASE_URL, DATABASE_URL or libpq's PG* variables; else an embedded PostgreSQL in
     `.rota/postgres`, started and given its tables at first use. `schema` (or ROTA_SCHEMA) lets several Rotas share a
     database. `pool` is a psycopg pool of yours (or two, one of each colour) for enqueueing; `pool_size` bounds our own.
-    `environment` (or ROTA_ENVIRONMENT) is a label such as "production" that a database must not contradict.
+    `environment` (or ROTA_ENVIRONMENT) is a label such as "production" that a database must not contradict. `codec` makes
+    payloads unreadable to others, or keeps them elsewhere. `retention` says how long settled jobs are kept, by class.
 
     Connections are opened at first use; `async with app:` or `with app:` bounds their life, `close` ends it.
     """
@@ -66,10 +73,14 @@ class Rota:
         pool: UserPool | Sequence[UserPool] | None = None,
         pool_size: int = 10,
         lease: Duration | None = None,
+        codec: Codec | None = None,
+        retention: Mapping[str, Retention | Duration] | None = None,
     ) -> None:
         settings = read_settings(dsn, schema=schema, environment=environment, pool_size=pool_size, lease=lease)
         pools = () if pool is None else tuple(pool) if isinstance(pool, Sequence) else (pool,)
         self.facts = Facts()
+        self.codec = codec
+        self.retention = read_retention(retention or {})
         self.tasks = Package()
         self.tasks.settle_in(self)
         self.task = self.tasks.task
@@ -84,7 +95,8 @@ class Rota:
         self._embedded: Dsn | None = None
         self._starting = threading.Lock()
         self.database = Database(self._address, settings.schema, size=settings.pool_size, pools=pools)
-        self.jobs = Jobs(self.database, self.tasks)
+        self.jobs = Jobs(self.database, self.tasks, self.codec)
+        self.dead = Dead(self.database, self.tasks, self.codec, self.jobs)
         self._throttle = Throttle()
 
     def use(self, *, dsn: str | None = None, schema: str | None = None) -> None:
@@ -107,31 +119,60 @@ class Rota:
         taken.join(self.tasks)
         return taken
 
-    async def enqueue(self, new: NewJob) -> Job[Any]:
-        """Add one job made by `task.bind(...)`. It is there when this returns."""
+    async def enqueue(self, new: NewJob, *, on: Any = None) -> Job[Any]:
+        """Add one job made by `task.bind(...)`. It is there when this returns; with `on`, when that connection's transaction
+        commits."""
         if self._inline:
             return await run_inline(new, self.tasks)
+        if on is not None or new.unique is not None:
+            return (await self.enqueue_many([new], on=on))[0]
         wake = new.wake and self._throttle.admits(new.queue)
-        return await self.database.run(enqueue(new, self.settings.schema, self.jobs, wake=wake))
+        return await self.database.run(enqueue(new, self.settings.schema, self.jobs, wake=wake, codec=self.codec))
 
-    def enqueue_sync(self, new: NewJob) -> Job[Any]:
+    def enqueue_sync(self, new: NewJob, *, on: Any = None) -> Job[Any]:
         if self._inline:
             return run_inline_sync(new, self.tasks)
+        if on is not None or new.unique is not None:
+            return self.enqueue_many_sync([new], on=on)[0]
         wake = new.wake and self._throttle.admits(new.queue)
-        return self.database.run_sync(enqueue(new, self.settings.schema, self.jobs, wake=wake))
+        return self.database.run_sync(enqueue(new, self.settings.schema, self.jobs, wake=wake, codec=self.codec))
 
-    async def enqueue_many(self, new: Iterable[NewJob]) -> list[Job[Any]]:
+    async def enqueue_many(self, new: Iterable[NewJob], *, on: Any = None) -> list[Job[Any]]:
         """Add jobs made by `task.bind(...)` and return them in the order given: all of them, or after an error none."""
         jobs = _checked(new)
         if self._inline:
             return [await run_inline(job, self.tasks) for job in jobs]
-        return await self.database.run_steps(_steps(jobs, self.settings.schema, self.jobs)) if jobs else []
+        if not jobs:
+            return []
+        if on is not None:
+            return await foreign(on).run(put_jobs(jobs, self.jobs, codec=self.codec), self.settings.schema)
+        call = uuid4()
+        for pause in _pauses(jobs):
+            try:
+                return await self.database.run_steps(_steps(jobs, self.settings.schema, self.jobs, call, self.codec))
+            except DatabaseUnavailable:
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+        raise AssertionError("the last try returns or raises")
 
-    def enqueue_many_sync(self, new: Iterable[NewJob]) -> list[Job[Any]]:
+    def enqueue_many_sync(self, new: Iterable[NewJob], *, on: Any = None) -> list[Job[Any]]:
         jobs = _checked(new)
         if self._inline:
             return [run_inline_sync(job, self.tasks) for job in jobs]
-        return self.database.run_steps_sync(_steps(jobs, self.settings.schema, self.jobs)) if jobs else []
+        if not jobs:
+            return []
+        if on is not None:
+            return foreign(on).run_sync(put_jobs(jobs, self.jobs, codec=self.codec), self.settings.schema)
+        call = uuid4()
+        for pause in _pauses(jobs):
+            try:
+                return self.database.run_steps_sync(_steps(jobs, self.settings.schema, self.jobs, call, self.codec))
+            except DatabaseUnavailable:
+                if pause is None:
+                    raise
+            time.sleep(pause)
+        raise AssertionError("the last try returns or raises")
 
     @contextlib.contextmanager
     def inline(self) -> Iterator[None]:
@@ -156,7 +197,10 @@ class Rota:
         """
         settings = _worker_settings(queues, concurrency)
         await self.check()
-        worker = Worker(self.database, self.tasks, settings, self.facts)
+        self._check_retention()
+        if self.retention:
+            await self.database.run(declare_retention(self.retention))
+        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec)
         control = Control(
             self.database.connector(
                 "control",
@@ -168,7 +212,11 @@ class Rota:
             self.settings.schema,
             release=RELEASE,
             facts=self.facts,
-            work={"queues": queues if queues is None else list(queues), "concurrency": settings.concurrency},
+            work={
+                "queues": queues if queues is None else list(queues),
+                "concurrency": settings.concurrency,
+                "tasks": {name: self.tasks[name].version for name in sorted(self.tasks)},
+            },
             settings=self.settings.lease,
             reactions=worker.reactions,
         )
@@ -180,6 +228,14 @@ class Rota:
             self._workers.discard(worker)
             # the last step: a member that left while it still held something would look dead to its peers
             await asyncio.shield(asyncio.to_thread(control.stop))
+
+    def _check_retention(self) -> None:
+        unknown = {task.options.retention for task in self.tasks.values()} - {None, STANDARD, *self.retention}
+        if unknown:
+            raise ConfigurationError(
+                f"Tasks name the retention {', '.join(sorted(map(repr, unknown)))}, and this app does not say what that is: "
+                'write Rota(retention={"name": "30d"}).'
+            )
 
     def work_sync(
         self,
@@ -296,14 +352,24 @@ def _checked(new: Iterable[NewJob]) -> list[NewJob]:
             raise ConfigurationError(
                 f"enqueue_many takes what task.bind(...) returns; item {place} is {job!r}. Write [task.bind(7), task.bind(8)]."
             )
+    refuse_twins(jobs)
     return jobs
 
 
-def _steps(jobs: list[NewJob], schema: str, app: Jobs) -> Steps[list[Job[Any]]]:
+def _steps(jobs: list[NewJob], schema: str, app: Jobs, call: UUID, codec: Codec | None) -> Steps[list[Job[Any]]]:
     added: list[Job[Any]] = []
+    plain = all(job.unique is None for job in jobs)
     for batch in in_batches(jobs):
-        added += yield enqueue_many(batch, schema, app)
+        if plain:
+            added += yield enqueue_many(batch, schema, app, codec=codec)
+        else:
+            added += yield put_jobs(batch, app, call=call, codec=codec)
     return added
+
+
+def _pauses(jobs: list[NewJob]) -> Sequence[float | None]:
+    """How often, and after which pauses, to repeat a call whose reply was lost: never, unless that can do no harm."""
+    return (0.05, 0.5, None) if all(job.unique is not None for job in jobs) else (None,)
 
 
 def _worker_settings(queues: Sequence[str] | None, concurrency: int | None) -> WorkerSettings:

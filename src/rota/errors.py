@@ -15,9 +15,12 @@
     ├── ForeignDatabase             a copied or restored database nobody has adopted: `rota adopt`
     ├── ForkedProcess               an app that was started before a fork is used in the child
     ├── ClaimLost                   the attempt's claim has ended; someone else has the job now
+    ├── JobExists                   a job that may exist only once does already
     ├── JobNotFound                 no job has this id
+    ├── NotPossible                 a job or letter is not in a state in which this can be done to it
     ├── JobFailed                   a job waited for is dead
     ├── JobCancelled                a job waited for was cancelled
+    ├── WaitTimedOut                a job waited for is not settled yet; also a TimeoutError
     └── EmbeddedError               the embedded PostgreSQL cannot be had
         ├── PostgresNotFound        no usable binaries
         ├── DataDirectoryError      the data directory cannot be used as it is
@@ -27,6 +30,8 @@ A class exists when a caller would catch it apart. Every message says what happe
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 __all__ = [
     "AppNotFound",
@@ -40,9 +45,11 @@ __all__ = [
     "InvalidArguments",
     "InvalidDsn",
     "JobCancelled",
+    "JobExists",
     "JobFailed",
     "JobNotFound",
     "MigrationChanged",
+    "NotPossible",
     "PayloadTooLarge",
     "PostgresNotFound",
     "PostgresStartFailed",
@@ -51,6 +58,7 @@ __all__ = [
     "SchemaMissing",
     "SchemaTooNew",
     "UnknownTask",
+    "WaitTimedOut",
 ]
 
 
@@ -122,6 +130,18 @@ class ClaimLost(RotaError):
     """The attempt's claim has ended: the job belongs to someone else, and what this attempt did changes nothing."""
 
 
+class JobExists(RotaError):
+    """A job that may exist only once does already: `job` is that one, when it was there before this call."""
+
+    def __init__(self, message: str, job: Any = None) -> None:
+        super().__init__(message)
+        self.job = job
+
+
+class NotPossible(RotaError):
+    """A job or dead letter is not in a state in which this can be done to it."""
+
+
 class JobNotFound(RotaError):
     """No job has this id: it was never enqueued, or its transaction was rolled back."""
 
@@ -132,6 +152,10 @@ class JobFailed(RotaError):
 
 class JobCancelled(RotaError):
     """A job that was waited for was cancelled."""
+
+
+class WaitTimedOut(RotaError, TimeoutError):
+    """A job that was waited for is not settled yet. It goes on."""
 
 
 class EmbeddedError(RotaError):

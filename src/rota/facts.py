@@ -21,9 +21,14 @@ __all__ = [
     "Drained",
     "Fact",
     "Facts",
+    "HistoryKept",
+    "JobCancelled",
     "JobClaimLost",
     "JobFailed",
     "JobLost",
+    "JobRaisedAfterSuccess",
+    "JobSnoozed",
+    "JobStuck",
     "JobSucceeded",
     "ListenerDeaf",
     "ListenerHeard",
@@ -182,14 +187,70 @@ class JobFailed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class JobLost(Fact):
-    """An attempt went down with its process; the job was taken from an ended member."""
+    """An attempt went down with its process: a worker whose job was taken over, or the child that ran this job alone. `fate`
+    is queued, dead, or cancelled."""
 
     job: int
     task: str
     queue: str
     attempt: int
     member: UUID
-    dead: bool
+    fate: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobSnoozed(Fact):
+    """An attempt asked for a later time, and that is on record."""
+
+    job: int
+    task: str
+    queue: str
+    attempt: int
+    seconds: float
+    pause: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled(Fact):
+    """An attempt ended as cancelled, by its own wish or somebody else's, and that is on record."""
+
+    job: int
+    task: str
+    queue: str
+    attempt: int
+    seconds: float
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobStuck(Fact):
+    """A body goes on although its attempt was ended: what it does is void, but its slot stays taken until it ends."""
+
+    job: int
+    task: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobRaisedAfterSuccess(Fact):
+    """A body raised after its transaction had committed the job's success. The job has succeeded all the same."""
+
+    job: int
+    task: str
+    attempt: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryKept(Fact):
+    """Upkeep made or dropped partitions of the history, or removed what had reached its age. `hindered` says what it could not
+    do, and why."""
+
+    created: int
+    dropped: int
+    removed: int
+    hindered: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ async def test_an_outcome_whose_reply_was_lost_is_settled_once_and_not_mistaken_
         "bury": ("die", "dead", 1),
     }[lost]
     job = await through.tasks[name].enqueue(*([21] if name == "double" else []))
-    proxy.cut_after(f"rota:{lost} ".encode())
+    proxy.cut_after(b"rota:succeed " if lost == "succeed" else b"rota:settle ")
 
     with through.facts.recorded(JobClaimLost, DatabaseLost, DatabaseBack) as heard:
         await through.work(drain=True)

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from rota import JobFailed, Rota
-from rota.facts import DatabaseLost, JobClaimLost, WorkerStarted
+from rota.facts import DatabaseLost, JobClaimLost, JobStuck, WorkerStarted
 from rota.jobs.claim import give_back_claim
 from rota.testing import TcpProxy, TestRota, fact, until
 
@@ -93,15 +93,13 @@ async def test_a_settle_that_is_refused_for_lack_of_rights_waits_and_blames_no_j
             "create function rota.refuse() returns trigger language plpgsql as "
             "$$ begin raise insufficient_privilege using message = 'not today'; end $$"
         )
-        admin.execute(
-            "create trigger refuse before insert on rota.history_standard_rest for each row execute function rota.refuse()"
-        )
+        admin.execute("create trigger refuse before insert on rota.history for each row execute function rota.refuse()")
         refused = fact(rota_app.facts, DatabaseLost, where=lambda lost: "not today" in lost.error)
         jobs = await rota_app.enqueue_many([double.bind(n) for n in range(20)])
         working = asyncio.create_task(rota_app.work())
         await refused
 
-        admin.execute("drop trigger refuse on rota.history_standard_rest")
+        admin.execute("drop trigger refuse on rota.history")
 
     assert [await job.wait(10) for job in jobs] == [2 * n for n in range(20)]
     rota_app.stop()
@@ -118,9 +116,7 @@ async def test_one_outcome_that_cannot_be_stored_fails_alone(rota_app: TestRota)
             "create function rota.refuse() returns trigger language plpgsql as "
             "$$ begin if new.result = '14' then raise numeric_value_out_of_range; end if; return new; end $$"
         )
-        admin.execute(
-            "create trigger refuse before insert on rota.history_standard_rest for each row execute function rota.refuse()"
-        )
+        admin.execute("create trigger refuse before insert on rota.history for each row execute function rota.refuse()")
     jobs = await rota_app.enqueue_many([double.bind(n) for n in range(20)])
     await rota_app.drain()
 
@@ -129,8 +125,9 @@ async def test_one_outcome_that_cannot_be_stored_fails_alone(rota_app: TestRota)
         await jobs[7].wait()
 
 
-async def test_bodies_that_never_end_take_no_thread_from_the_others(rota_app: TestRota) -> None:
+async def test_bodies_that_never_end_keep_their_slots_and_take_none_from_the_others(rota_app: TestRota) -> None:
     release = threading.Event()
+    threads: set[str] = set()
 
     @rota_app.task(timeout="100ms", retry=None)
     def stuck() -> None:
@@ -138,17 +135,21 @@ async def test_bodies_that_never_end_take_no_thread_from_the_others(rota_app: Te
 
     @rota_app.task(timeout="5s", retry=None)
     def healthy(n: int) -> int:
+        threads.add(threading.current_thread().name)
         return n
 
     for _ in range(2):
         await stuck.enqueue()
     jobs = [await healthy.enqueue(n) for n in range(6)]
     try:
-        await asyncio.wait_for(rota_app.drain(concurrency=2), 20)
+        with rota_app.facts.recorded(JobStuck) as stuck_bodies:
+            await asyncio.wait_for(rota_app.drain(concurrency=3), 20)
     finally:
         release.set()
 
     assert [await job.wait() for job in jobs] == list(range(6))
+    assert len(threads) == 1
+    assert len(stuck_bodies) == 2
     dead = await rota_app.jobs.list(state="dead")
     assert len(dead) == 2
     with pytest.raises(JobFailed, match=r"took longer than its timeout of 0\.1 s"):

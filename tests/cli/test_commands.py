@@ -136,7 +136,7 @@ def test_a_copy_is_refused_until_it_is_adopted(rota: Run, rota_database: str, tm
 
 
 def test_every_command_has_help(rota: Run) -> None:
-    commands = ["demo", "dev", "worker", "migrate", "jobs", "members", "postgres", "bench", "adopt"]
+    commands = ["demo", "dev", "worker", "migrate", "jobs", "dead", "members", "postgres", "bench", "adopt"]
 
     assert all(command in rota("--help").out for command in commands)
     for command in commands:

@@ -35,6 +35,14 @@ def watchful() -> str:
     while not current_job().stopping:
         time.sleep(0.01)
     return "saw the stop"
+
+@app.task(name="stubborn")
+async def stubborn() -> None:
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
 """
 
 
@@ -43,6 +51,7 @@ def app(rota_app: TestRota) -> TestRota:
     rota_app.task(name="nap")(_nap)
     rota_app.task(name="nap_in_a_thread")(_nap)
     rota_app.task(name="watchful")(_watchful)
+    rota_app.task(name="stubborn")(_stubborn)
     return rota_app
 
 
@@ -51,6 +60,10 @@ def _nap(seconds: float) -> str:
 
 
 def _watchful() -> str:
+    raise AssertionError("runs in the worker process")
+
+
+def _stubborn() -> None:
     raise AssertionError("runs in the worker process")
 
 
@@ -190,6 +203,20 @@ async def test_a_body_that_ignores_its_cancellation_is_not_waited_for_and_its_ou
     assert ((await job.refresh()).state, (await job.refresh()).attempt) == ("queued", 0)
 
 
+async def test_a_body_that_refuses_to_be_cancelled_does_not_keep_the_process(
+    app: TestRota, rota_worker: StartWorker
+) -> None:
+    worker = rota_worker(APP, args=["--grace", "0.2"])
+    job = await app.tasks["stubborn"].enqueue()
+    await running(app, 1)
+
+    worker.terminate()
+
+    assert worker.wait(10) == 0
+    assert ((await job.refresh()).state, (await job.refresh()).attempt) == ("queued", 0)
+
+
+@pytest.mark.direct("the pooler is warned of")
 async def test_a_stop_while_idle_is_immediate(app: TestRota, rota_worker: StartWorker) -> None:
     worker = rota_worker(APP)
 

@@ -843,7 +843,7 @@ def test_a_payload_far_over_the_limit_is_refused_at_once_and_without_a_copy(anno
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 50_000_000
-    assert took < 10
+    assert took < 60
 
 
 def test_a_value_that_fails_while_it_is_read_is_refused_with_the_cause() -> None:

@@ -57,7 +57,14 @@ def test_a_jittered_pause_lies_in_the_upper_half_and_under_the_cap(failures: int
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"attempts": 0}, {"attempts": True}, {"backoff": "fibonacci"}, {"base": -1}, {"on": ValueError}, {"base": "soon"}],
+    [
+        {"attempts": 0},
+        {"attempts": True},
+        {"backoff": "fibonacci"},
+        {"base": -1},
+        {"on": "ValueError"},
+        {"base": "soon"},
+    ],
 )
 def test_what_cannot_work_is_refused_where_it_is_written(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):

@@ -10,21 +10,14 @@ import psycopg
 import pytest
 from tests.leases.test_members import LEASE, ask
 
-from rota.jobs.claim import ClaimedJob, claim, find_lanes, give_back_claim, held_tokens, new_token
-from rota.jobs.rescue import LOST_LIMIT, rescue
-from rota.jobs.settle import (
-    Buried,
-    Failure,
-    HandedBack,
-    Retried,
-    Succeeded,
-    bury,
-    find_settled,
-    hand_back,
-    retry,
-    succeed,
-)
+from rota.jobs.cancel import discard_jobs
+from rota.jobs.claim import ClaimedJob, claim, claim_suspect, find_lanes, give_back_claim, held_tokens, new_token
+from rota.jobs.outcome import Buried, Cancelled, Failure, HandedBack, Lost, Retried, Snoozed, Succeeded, Unsuccessful
+from rota.jobs.report import report_progress, save_checkpoint
+from rota.jobs.rescue import rescue
+from rota.jobs.settle import LOST_LIMIT, Attempt, find_settled, settle, succeed
 from rota.leases.members import join_member, leave_member
+from rota.postgres.query import Query
 
 FAILURE = Failure("ValueError", "no", "trace")
 
@@ -50,8 +43,21 @@ def take(
     db: psycopg.Connection[Any], member: UUID, limit: int = 100, tasks: tuple[str, ...] = ("t",)
 ) -> list[ClaimedJob]:
     lanes = [(lane, None) for lane in ask(db, find_lanes(None)) if lane.due_in <= 0]
-    jobs: list[ClaimedJob] = ask(db, claim(lanes=lanes, tasks=tasks, limit=limit, token=new_token(), member=member))
+    jobs: list[ClaimedJob] = ask(
+        db, claim(lanes=lanes, tasks=dict.fromkeys(tasks, 1), limit=limit, token=new_token(), member=member)
+    )
     return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.id))
+
+
+def take_suspect(db: psycopg.Connection[Any], member: UUID, tasks: tuple[str, ...] = ("t",)) -> list[ClaimedJob]:
+    jobs: list[ClaimedJob] = ask(
+        db, claim_suspect(queues=None, most_losses=9, tasks=dict.fromkeys(tasks, 1), token=new_token(), member=member)
+    )
+    return jobs
+
+
+def settled(db: psycopg.Connection[Any], *outcomes: Unsuccessful) -> dict[Attempt, str]:
+    return {(each.id, each.token): each.fate for each in ask(db, settle(outcomes, "channel"))}
 
 
 def add(db: psycopg.Connection[Any], count: int = 1, **columns: Any) -> None:
@@ -66,9 +72,7 @@ def everything(db: psycopg.Connection[Any]) -> dict[str, int]:
 
 
 def forged(job: ClaimedJob) -> ClaimedJob:
-    return ClaimedJob(
-        job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args, job.token ^ 1
-    )
+    return job._replace(token=job.token ^ 1)
 
 
 def test_a_claim_takes_what_is_due_the_most_urgent_first(db: psycopg.Connection[Any], member: UUID) -> None:
@@ -139,7 +143,7 @@ def test_a_failure_with_attempts_left_is_queued_again_later_and_on_record(
     add(db)
     (job,) = take(db, member)
 
-    assert ask(db, retry([Retried(job, FAILURE, 0.5, pause=60.0)])) == {(job.id, job.token)}
+    assert settled(db, Retried(job, FAILURE, 0.5, pause=60.0)) == {(job.id, job.token): "queued"}
 
     state, due_in, token, holder = db.execute(
         "select state, extract(epoch from due_at - rota.now())::float8, token, member from rota.jobs"
@@ -156,40 +160,122 @@ def test_the_last_failure_buries_a_job(db: psycopg.Connection[Any], member: UUID
     add(db)
     (job,) = take(db, member)
 
-    assert ask(db, bury([Buried(job, FAILURE, 0.5)])) == {(job.id, job.token)}
+    assert settled(db, Buried(job, FAILURE, 0.5)) == {(job.id, job.token): "dead"}
 
     assert everything(db) == {"jobs": 0, "history": 0, "dead": 1, "attempts": 1}
-    assert db.execute("select reason, attempt from rota.dead").fetchone() == ("failed", 1)
+    assert db.execute("select reason, attempt, error_type, error_message from rota.dead").fetchone() == (
+        "failed",
+        1,
+        "ValueError",
+        "no",
+    )
 
 
 def test_what_is_handed_back_costs_no_attempt(db: psycopg.Connection[Any], member: UUID) -> None:
     add(db)
     (job,) = take(db, member)
 
-    assert ask(db, hand_back([HandedBack(job)], "channel")) == {(job.id, job.token)}
+    assert settled(db, HandedBack(job)) == {(job.id, job.token): "queued"}
 
     assert everything(db) == {"jobs": 1, "history": 0, "dead": 0, "attempts": 0}
     assert [again.attempt for again in take(db, member)] == [1]
 
 
-@pytest.mark.parametrize("kind", ["succeed", "retry", "bury", "hand back"])
+def test_what_is_snoozed_is_due_later_and_costs_no_attempt(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db)
+    (job,) = take(db, member)
+
+    assert settled(db, Snoozed(job, 0.1, pause=60.0)) == {(job.id, job.token): "queued"}
+
+    row = db.execute("select state, attempt, due_at > rota.now() + interval '55 seconds' from rota.jobs").fetchone()
+    assert row == ("queued", 0, True)
+    assert everything(db)["attempts"] == 0
+
+
+def test_what_discards_itself_is_cancelled_with_its_reason(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db)
+    (job,) = take(db, member)
+
+    assert settled(db, Cancelled(job, 0.1, "no such user")) == {(job.id, job.token): "cancelled"}
+
+    assert db.execute("select state, reason, attempt from rota.history").fetchone() == ("cancelled", "no such user", 1)
+    assert everything(db) == {"jobs": 0, "history": 1, "dead": 0, "attempts": 0}
+
+
+def outcome(kind: str, job: ClaimedJob) -> Unsuccessful:
+    outcomes: dict[str, Unsuccessful] = {
+        "retried": Retried(job, FAILURE, 0.1, 1.0),
+        "buried": Buried(job, FAILURE, 0.1),
+        "lost": Lost(job, FAILURE, 0.1),
+        "snoozed": Snoozed(job, 0.1, 1.0),
+        "cancelled": Cancelled(job, 0.1),
+        "handed back": HandedBack(job),
+    }
+    return outcomes[kind]
+
+
+KINDS = ["retried", "buried", "lost", "snoozed", "cancelled", "handed back"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_someone_wants_cancelled_is_never_queued_again(
+    db: psycopg.Connection[Any], member: UUID, kind: str
+) -> None:
+    add(db)
+    (job,) = take(db, member)
+    db.execute("update rota.jobs set cancel_requested_at = rota.now(), cancel_reason = 'not wanted'")
+
+    assert settled(db, outcome(kind, job)) == {(job.id, job.token): "cancelled"}
+
+    assert db.execute("select state, reason from rota.history").fetchall() == [("cancelled", "not wanted")]
+    assert everything(db)["jobs"] == everything(db)["dead"] == 0
+
+
+def test_success_beats_a_wish_to_cancel_that_came_too_late(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db)
+    (job,) = take(db, member)
+    db.execute("update rota.jobs set cancel_requested_at = rota.now()")
+
+    assert ask(db, succeed([Succeeded(job, None, 0.1)])) == {(job.id, job.token)}
+
+    assert db.execute("select state from rota.history").fetchall() == [("succeeded",)]
+
+
+@pytest.mark.parametrize("kind", ["succeeded", *KINDS])
 def test_an_outcome_of_a_lost_claim_changes_nothing(db: psycopg.Connection[Any], member: UUID, kind: str) -> None:
     add(db, 2)
     first, second = take(db, member)
     before = db.execute("select * from rota.jobs order by id").fetchall()
-    stale = forged(first)
-    write: Any = {
-        "succeed": lambda job: succeed([Succeeded(job, None, 0.1)]),
-        "retry": lambda job: retry([Retried(job, FAILURE, 0.1, 1.0)]),
-        "bury": lambda job: bury([Buried(job, FAILURE, 0.1)]),
-        "hand back": lambda job: hand_back([HandedBack(job)], "channel"),
-    }[kind]
 
-    assert ask(db, write(stale)) == set()
+    def write(job: ClaimedJob) -> set[Attempt]:
+        query: Query[Any] = (
+            succeed([Succeeded(job, None, 0.1)]) if kind == "succeeded" else settle([outcome(kind, job)], "c")
+        )
+        return {(attempt[0], attempt[1]) for attempt in ask(db, query)}
+
+    assert write(forged(first)) == set()
 
     assert db.execute("select * from rota.jobs order by id").fetchall() == before
     assert everything(db) == {"jobs": 2, "history": 0, "dead": 0, "attempts": 0}
-    assert ask(db, write(second)) == {(second.id, second.token)}
+    assert write(second) == {(second.id, second.token)}
+
+
+@pytest.mark.parametrize("kind", ["succeeded", *KINDS])
+def test_an_outcome_of_a_job_that_does_not_run_changes_nothing(
+    db: psycopg.Connection[Any], member: UUID, kind: str
+) -> None:
+    """The state is a guard of its own: no row has a token unless it runs, and should one, it is not touched."""
+    db.execute("alter table rota.jobs drop constraint jobs_check")
+    add(db)
+    (job,) = take(db, member)
+    db.execute("update rota.jobs set state = 'blocked'")
+    query: Query[Any] = (
+        succeed([Succeeded(job, None, 0.1)]) if kind == "succeeded" else settle([outcome(kind, job)], "c")
+    )
+
+    assert not ask(db, query)
+
+    assert everything(db) == {"jobs": 1, "history": 0, "dead": 0, "attempts": 0}
 
 
 def test_tokens_are_matched_to_their_own_job_only(db: psycopg.Connection[Any], member: UUID) -> None:
@@ -204,12 +290,25 @@ def test_tokens_are_matched_to_their_own_job_only(db: psycopg.Connection[Any], m
     assert db.execute("select id, token from rota.jobs").fetchall() == [(first.id, first.token)]
 
 
+def test_reports_of_a_lost_claim_change_nothing(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db)
+    (job,) = take(db, member)
+    stale = forged(job)
+
+    assert not ask(db, report_progress(stale.id, stale.token, 0.5, "stale"))
+    assert not ask(db, save_checkpoint(stale.id, stale.token, '"stale"'))
+    assert db.execute("select progress, progress_note, saved from rota.jobs").fetchone() == (None, None, None)
+
+    assert ask(db, report_progress(job.id, job.token, 0.5, "half"))
+    assert ask(db, save_checkpoint(job.id, job.token, '"here"'))
+    assert db.execute("select progress, progress_note, saved from rota.jobs").fetchone() == (0.5, "half", "here")
+
+
 def test_a_settle_whose_reply_was_lost_finds_its_own_token(db: psycopg.Connection[Any], member: UUID) -> None:
     add(db, 4)
     done, failed, dead, stale = take(db, member)
     ask(db, succeed([Succeeded(done, None, 0.1)]))
-    ask(db, retry([Retried(failed, FAILURE, 0.1, 1.0)]))
-    ask(db, bury([Buried(dead, FAILURE, 0.1)]))
+    settled(db, Retried(failed, FAILURE, 0.1, 1.0), Buried(dead, FAILURE, 0.1))
 
     assert ask(db, find_settled([done, failed, dead, stale])) == {(job.id, job.token) for job in (done, failed, dead)}
     assert ask(db, find_settled([forged(done), forged(failed), forged(dead)])) == set()
@@ -275,14 +374,70 @@ def test_rescue_takes_from_ended_members_only(db: psycopg.Connection[Any], membe
 
 def test_a_job_that_takes_its_processes_with_it_is_buried_as_lost(db: psycopg.Connection[Any]) -> None:
     add(db)
-    for _ in range(LOST_LIMIT):
+    for losses in range(LOST_LIMIT):
         victim = joined(db)
-        assert len(take(db, victim)) == 1
+        assert len(take_suspect(db, victim) if losses else take(db, victim)) == 1
         ask(db, leave_member(victim))
         ask(db, rescue("channel"))
 
     assert everything(db) == {"jobs": 0, "history": 0, "dead": 1, "attempts": LOST_LIMIT}
     assert db.execute("select reason, losses, attempt from rota.dead").fetchone() == ("lost", LOST_LIMIT, LOST_LIMIT)
+
+
+def test_jobs_that_were_lost_before_are_taken_one_by_one(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db, 2, losses=1)
+    add(db, 1, losses=1, priority=1)
+    add(db, 1)
+
+    assert [job.id for job in take(db, member)] == [4]
+    assert [[job.id for job in take_suspect(db, member)] for _ in range(4)] == [[3], [1], [2], []]
+
+
+def test_lanes_tell_whether_there_are_suspects(db: psycopg.Connection[Any]) -> None:
+    add(db)
+    assert [lane.suspects for lane in ask(db, find_lanes(None))] == [False]
+
+    add(db, losses=1)
+    assert [lane.suspects for lane in ask(db, find_lanes(None))] == [True]
+
+
+def test_a_worker_claims_no_version_above_its_own(db: psycopg.Connection[Any], member: UUID) -> None:
+    for version in (1, 2, 3):
+        add(db, version=version)
+        add(db, version=version, losses=1)
+    lanes = [(lane, None) for lane in ask(db, find_lanes(None))]
+    tasks = {"other": 9, "t": 2}
+
+    jobs = ask(db, claim(lanes=lanes, tasks=tasks, limit=10, token=new_token(), member=member))
+    suspects = [
+        ask(db, claim_suspect(queues=None, most_losses=9, tasks=tasks, token=new_token(), member=member))
+        for _ in range(3)
+    ]
+
+    assert sorted(job.version for job in jobs) == [1, 2]
+    assert sorted(job.version for taken in suspects for job in taken) == [1, 2]
+
+
+def test_a_claim_brings_the_checkpoint_of_an_earlier_attempt(db: psycopg.Connection[Any], member: UUID) -> None:
+    add(db, saved=json.dumps({"page": 7}))
+
+    assert [json.loads(job.saved or "null") for job in take(db, member)] == [{"page": 7}]
+
+
+@pytest.mark.parametrize("end", ["cancelled", "dead", "discarded"])
+def test_what_others_wrote_of_a_job_is_not_taken_for_an_outcome_of_its_last_holder(
+    db: psycopg.Connection[Any], member: UUID, end: str
+) -> None:
+    add(db)
+    (job,) = take(db, member)
+    if end == "discarded":
+        ask(db, discard_jobs([job.id], None, "channel"))
+    else:
+        db.execute(f"update rota.jobs set {'losses = 2' if end == 'dead' else 'cancel_requested_at = rota.now()'}")
+        ask(db, leave_member(member))
+        assert [each.fate for each in ask(db, rescue("channel"))] == [end]
+
+    assert ask(db, find_settled([job])) == set()
 
 
 def test_many_claimers_at_once_share_the_jobs_without_one_taken_twice(

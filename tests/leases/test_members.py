@@ -164,7 +164,7 @@ def test_an_ended_member_can_neither_renew_nor_attach_nor_claim(db: psycopg.Conn
 
     assert not ask(db, renew_member(member, LEASE))
     assert not ask(db, attach_member(member, LEASE, 1))
-    assert ask(db, claim(lanes=lanes, tasks=["t"], limit=1, token=1, member=member)) == []
+    assert ask(db, claim(lanes=lanes, tasks={"t": 1}, limit=1, token=1, member=member)) == []
     assert row(db, member)["end_reason"] == "left"
 
 

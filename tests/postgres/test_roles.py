@@ -82,4 +82,6 @@ async def test_who_looks_can_change_nothing(roles: Roles) -> None:
         with pytest.raises(RotaError, match="permission denied"):
             await office.tasks["double"].enqueue(21)
         with pytest.raises(RotaError, match="permission denied"):
+            await office.tasks["double"].using(unique=True).enqueue(21)
+        with pytest.raises(RotaError, match="permission denied"):
             await office.adopt()

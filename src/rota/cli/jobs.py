@@ -1,19 +1,31 @@
-"""`rota jobs`: look at jobs."""
+"""`rota jobs`: look at jobs, and change what becomes of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
 import click
 
-from rota.cli.output import print_json, print_table, short_time
-from rota.cli.target import database_options, open_app
+from rota.app import Rota
+from rota.cli.changes import change_options, for_each, json_object
+from rota.cli.output import as_json as plain
+from rota.cli.output import print_json, print_table, say, short_time
+from rota.cli.target import database_options, find_app, open_app
+from rota.jobs.conversion.plain import dumps
+from rota.jobs.definition import JobOptions, Task
+from rota.jobs.enqueue import check_at, check_delay, check_name, check_priority, check_tags
 from rota.jobs.inspect import STATES
+from rota.jobs.job import NewJob, NewUnique
 
-__all__ = ["jobs"]
+__all__ = ["jobs", "print_fields"]
 
 
 @click.group()
 def jobs() -> None:
-    """Look at jobs."""
+    """Look at jobs, retry, cancel, erase and enqueue them."""
 
 
 @jobs.command("list")
@@ -57,31 +69,232 @@ def show(id: int, as_json: bool, dsn: str | None, schema: str | None) -> None:
     """One job with its arguments, its result and its errors."""
     with open_app(dsn, schema) as app:
         job = app.jobs.get_sync(id)
+        letter = app.dead.get_sync(id) if job.state == "dead" else None
     if as_json:
-        print_json(job)
+        print_json({**plain(job), "successor": letter.successor if letter else None})
         return
-    shown = {
-        "id": job.id,
-        "task": job.task,
-        "queue": job.queue,
-        "state": job.state,
-        "priority": job.priority,
-        "attempt": job.attempt,
-        "created": short_time(job.created_at),
-        "due": short_time(job.due_at),
-        "started": short_time(job.started_at),
-        "finished": short_time(job.finished_at),
-        "member": job.member,
-        "tags": ", ".join(job.tags),
-        "arguments": job.args,
-        "result": job.result,
-    }
-    for name, value in shown.items():
-        if value not in (None, ""):
-            click.echo(f"{name:10} {value}")
+    print_fields(
+        {
+            "id": job.id,
+            "task": job.task,
+            "version": job.version,
+            "queue": job.queue,
+            "state": job.state,
+            "reason": job.reason,
+            "priority": job.priority,
+            "attempt": job.attempt,
+            "losses": job.losses or None,
+            "created": short_time(job.created_at),
+            "due": short_time(job.due_at),
+            "started": short_time(job.started_at),
+            "finished": short_time(job.finished_at),
+            "member": job.member,
+            "progress": None if job.progress is None else f"{job.progress:.0%} {job.progress_note or ''}".rstrip(),
+            "cancelling": short_time(job.cancel_requested_at),
+            "key": job.key,
+            "tags": ", ".join(job.tags),
+            "retention": job.retention,
+            "repeats": job.origin,
+            "resolved": f"{letter.resolution} by {letter.resolved_by}" if letter and letter.resolution else None,
+            "successor": letter.successor if letter else None,
+            "arguments": job.args,
+            "result": job.result,
+        }
+    )
     for error in job.errors:
         click.echo(
             f"\nattempt {error.attempt} {error.kind} at {short_time(error.finished_at)}: {error.type or ''} {error.message or ''}"
         )
         if error.trace:
             click.echo(error.trace.rstrip())
+
+
+def print_fields(shown: Mapping[str, Any]) -> None:
+    """What there is, one line each."""
+    for name, value in shown.items():
+        if value not in (None, ""):
+            click.echo(f"{name:10} {value}")
+
+
+@jobs.command()
+@click.argument("id", type=int)
+@click.option("--json", "as_json", is_flag=True)
+@database_options
+def explain(id: int, as_json: bool, dsn: str | None, schema: str | None) -> None:
+    """Why a job is not running, and what would change that."""
+    with open_app(dsn, schema) as app:
+        explanation = app.jobs.explain_sync(id)
+    if as_json:
+        print_json(explanation)
+    else:
+        click.echo(str(explanation))
+
+
+@jobs.command()
+@click.argument("ids", type=int, nargs=-1, required=True, metavar="ID...")
+@change_options
+@database_options
+def retry(ids: tuple[int, ...], by: str | None, dry_run: bool, dsn: str | None, schema: str | None) -> None:
+    """Have jobs tried now, and print the ids of those that will run.
+
+    One that waits becomes due; of a dead or settled one a new job is made.
+    """
+    with open_app(dsn, schema) as app:
+
+        def change(id: int) -> None:
+            job = app.jobs.retry_sync(id, by=by)
+            click.echo(job.id)
+            say(f"job {id} ({job.task}) is {job.state}" + ("" if job.id == id else f", as job {job.id}"))
+
+        for_each(ids, _previewed(app, "retry") if dry_run else change)
+
+
+@jobs.command()
+@click.argument("ids", type=int, nargs=-1, required=True, metavar="ID...")
+@click.option("--reason", default="", help="Why, for whoever looks at the job later.")
+@change_options
+@database_options
+def cancel(
+    ids: tuple[int, ...], reason: str, by: str | None, dry_run: bool, dsn: str | None, schema: str | None
+) -> None:
+    """Have jobs never run, or stop running.
+
+    One that runs is told to end, and is cancelled when it has.
+    """
+    with open_app(dsn, schema) as app:
+
+        def change(id: int) -> None:
+            job = app.jobs.cancel_sync(id, reason, by=by)
+            say(f"job {id} ({job.task}) is {job.state}" + (", and was told to end" if job.state == "running" else ""))
+
+        for_each(ids, _previewed(app, "cancel") if dry_run else change)
+
+
+@jobs.command()
+@click.argument("ids", type=int, nargs=-1, required=True, metavar="ID...")
+@click.option("--reason", default="", help="Why, for whoever looks at the job later.")
+@change_options
+@database_options
+def discard(
+    ids: tuple[int, ...], reason: str, by: str | None, dry_run: bool, dsn: str | None, schema: str | None
+) -> None:
+    """Cancel jobs without waiting for those that run.
+
+    From then on the body can change nothing. A dead one is put away as cancelled.
+    """
+    with open_app(dsn, schema) as app:
+
+        def change(id: int) -> None:
+            job = app.jobs.discard_sync(id, reason, by=by)
+            say(f"job {id} ({job.task}) is {job.state}")
+
+        for_each(ids, _previewed(app, "discard") if dry_run else change)
+
+
+def _previewed(app: Rota, verb: str) -> Callable[[int], None]:
+    def tell(id: int) -> None:
+        job = app.jobs.get_sync(id)
+        say(f"would {verb} job {id} ({job.task}), which is {job.state}")
+
+    return tell
+
+
+@jobs.command()
+@click.option("--tag", required=True)
+@change_options
+@database_options
+def erase(tag: str, by: str | None, dry_run: bool, dsn: str | None, schema: str | None) -> None:
+    """Delete all jobs with a tag, live, dead and settled, and all that is known of them. It cannot be undone."""
+    with open_app(dsn, schema) as app:
+        erased = app.jobs.erase_sync(tag=tag, by=by, dry_run=dry_run)
+    say(f"{'would erase' if dry_run else 'erased'}, for tag {tag!r}:")
+    print_fields(asdict(erased))
+
+
+@jobs.command()
+@click.argument("task")
+@click.argument("args", callback=json_object, default="{}")
+@click.option("--queue")
+@click.option("--priority", type=int, help="The higher runs first.")
+@click.option("--delay", help="Due after this time, such as 90s or 1h30m.")
+@click.option(
+    "--at", callback=lambda _, __, text: _moment(text), help="Due at this time, such as 2030-01-31T09:00:00Z."
+)
+@click.option("--tag", "tags", multiple=True)
+@click.option("--unique", metavar="KEY", help="Only if no job of the task with this key is queued or running.")
+@click.option("--key", help="What it is ordered and limited by.")
+@click.option("--app", "app_path", metavar="APP", help="Check the call against this app's task, and use its options.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; check the call and show it.")
+@database_options
+def enqueue(
+    task: str,
+    args: dict[str, Any],
+    queue: str | None,
+    priority: int | None,
+    delay: str | None,
+    at: datetime | None,
+    tags: tuple[str, ...],
+    unique: str | None,
+    key: str | None,
+    app_path: str | None,
+    dry_run: bool,
+    dsn: str | None,
+    schema: str | None,
+) -> None:
+    """Enqueue TASK with ARGS, a JSON object of its arguments by name, and print the id of the job.
+
+    Without --app, what is given is stored as it is, and nothing is checked until a worker runs it.
+    """
+    if delay is not None and at is not None:
+        raise click.UsageError("--delay and --at cannot both be given.")
+    options: JobOptions = {
+        "queue": queue,
+        "priority": priority,
+        "delay": delay,
+        "at": at,
+        "tags": tags or None,
+        "key": key,
+    }
+    if unique is not None:
+        options["unique"] = unique
+    with open_app(dsn, schema) if app_path is None else find_app(app_path, dsn, schema) as app:
+        new = _unchecked(task, args, options) if app_path is None else _checked(app.tasks.find(task), args, options)
+        if dry_run:
+            say(f"would enqueue {new.task} on queue {new.queue} with {new.args}")
+            return
+        job = app.enqueue_sync(new)
+    click.echo(job.id)
+    if job.existing:
+        say(f"job {job.id}, which is {job.state}, has this unique key: nothing was added")
+
+
+def _moment(text: str | None) -> datetime | None:
+    """A point in time; without a zone it is this machine's, as that is how times are shown."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(f"{text!r} is no time ({error}). Write it as 2030-01-31T09:00:00Z.") from error
+
+
+def _checked(task: Task[..., Any], args: dict[str, Any], options: JobOptions) -> NewJob:
+    positional, named = task.signature.decode(args)
+    return task.using(**options).bind(*positional, **named)
+
+
+def _unchecked(task: str, args: dict[str, Any], options: JobOptions) -> NewJob:
+    """The same as `select rota.enqueue(...)`."""
+    queue, key, unique = options["queue"], options["key"], options.get("unique")
+    delay, at = options["delay"], options["at"]
+    return NewJob(
+        task=check_name("a task name", task, 500),
+        args=dumps(args),
+        queue=check_name("queue", "default" if queue is None else queue, 200),
+        priority=check_priority(options["priority"] or 0),
+        delay=None if delay is None else check_delay(delay),
+        at=None if at is None else check_at(at),
+        tags=check_tags(options["tags"] or ()),
+        key=None if key is None else check_name("key", key, 500),
+        unique=None if unique is None else NewUnique(str(unique), ("queued", "blocked", "running"), None, "return"),
+    )

@@ -65,9 +65,30 @@ def words(fact: Fact) -> Words | None:
                 logging.WARNING,
                 f"job {job} ({task}) failed in attempt {attempt}: {_brief(error)}; {then}",
             )
-        case facts.JobLost(job, task, _, attempt, member, dead):
-            then = "it is dead, having taken too many processes with it" if dead else "it is queued again"
-            return logging.WARNING, f"job {job} ({task}) was lost with {member} in attempt {attempt}; {then}"
+        case facts.JobLost(job, task, _, attempt, _, fate, error):
+            then = {
+                "dead": "it is dead, having taken too many processes with it",
+                "cancelled": "it is cancelled, as it was to be",
+            }.get(fate, "it is queued again")
+            return logging.WARNING, f"job {job} ({task}) was lost in attempt {attempt}: {error}; {then}"
+        case facts.JobSnoozed(job, task, _, attempt, _, pause):
+            return logging.DEBUG, f"job {job} ({task}) snoozed for {pause:.1f} s in attempt {attempt}"
+        case facts.JobCancelled(job, task, _, attempt, _, reason):
+            return logging.INFO, f"job {job} ({task}) cancelled in attempt {attempt}{f': {reason}' if reason else ''}"
+        case facts.JobStuck(job, task, attempt):
+            return logging.ERROR, (
+                f"job {job} ({task}): the body of attempt {attempt} goes on although it was told to end; its slot stays taken until "
+                "it does"
+            )
+        case facts.JobRaisedAfterSuccess(job, task, attempt, error):
+            return logging.ERROR, (
+                f"job {job} ({task}) has succeeded, but attempt {attempt} raised after its transaction: {_brief(error)}"
+            )
+        case facts.HistoryKept(created, dropped, removed, hindered):
+            done = f"history: {created} partition(s) made, {dropped} dropped, {removed} row(s) or result(s) removed"
+            return (
+                (logging.WARNING, f"{done}; left undone: {'; '.join(hindered)}") if hindered else (logging.INFO, done)
+            )
         case facts.JobClaimLost(job, task, attempt, _, False):
             return logging.WARNING, f"job {job} ({task}): attempt {attempt} has lost its claim and is told to stop"
         case facts.JobClaimLost(job, task, attempt, _, True):

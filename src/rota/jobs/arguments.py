@@ -105,6 +105,23 @@ class Signature:
             raise self._not_a_call(f"{missing} is missing")
         return self._written(payload, "arguments")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters' names."""
+        return tuple(self._call.parameters)
+
+    def values(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call that fits, by name, with the defaults of those that were not given."""
+        bound = self._call.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def encode_whole(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Like `encode`, with defaults: two calls that mean the same have the same text, but for the order of names."""
+        bound = self._call.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return self.encode(bound.args, bound.kwargs)
+
     def decode(self, payload: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and keyword arguments to call the function with. Raises InvalidArguments."""
         values: dict[str, Any] = {}
@@ -148,6 +165,20 @@ class Signature:
                 f"{brief(error)}. Return plain JSON, or None."
             ) from error
         return self._written(result, "result")
+
+    def encode_checkpoint(self, value: Any) -> str | None:
+        """A checkpoint's value, any JSON, as text, and None for None. Raises InvalidArguments or PayloadTooLarge."""
+        if value is None:
+            return None
+        try:
+            return self._written(ANYTHING.encode(value, Room(self._limit)), "checkpoint")
+        except Mismatch as mismatch:
+            raise InvalidArguments(
+                f"The checkpoint of task {self._task!r} was not stored: {path('its value', mismatch)} {mismatch.problem}. "
+                "A checkpoint is plain JSON: text, numbers, lists and dicts."
+            ) from mismatch.__cause__
+        except TooLarge as too_large:
+            raise self._too_large("checkpoint", "at least ", self._limit + too_large.excess) from None
 
     def decode_result(self, value: Any) -> Any:
         """The stored result as its annotation says, and None for none. Raises InvalidArguments."""

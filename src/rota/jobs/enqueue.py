@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from rota.clock import Duration, seconds
-from rota.errors import ConfigurationError, InvalidArguments
-from rota.jobs.conversion.plain import read_json
-from rota.jobs.job import Job, NewJob, Waiter
+from rota.errors import ConfigurationError, InvalidArguments, JobExists
+from rota.jobs.codec import Codec, encoded
+from rota.jobs.conversion.plain import dumps, read_json
+from rota.jobs.job import Job, NewJob, Waiter, masked
 from rota.postgres.arrays import numbers
 from rota.postgres.notify import wake_channel
-from rota.postgres.query import Query, statement
+from rota.postgres.query import Query, Row, statement
 
-__all__ = ["check_name", "check_priority", "check_tags", "enqueue", "enqueue_many", "in_batches"]
+__all__ = [
+    "check_name",
+    "check_priority",
+    "check_tags",
+    "enqueue",
+    "enqueue_many",
+    "in_batches",
+    "put_jobs",
+    "refuse_twins",
+]
 
 # What one statement carries: large enough to be fast, small enough to stay far below its deadline.
 BATCH_ROWS = 5_000
@@ -50,6 +62,12 @@ def check_tags(tags: Any) -> tuple[str, ...]:
     return tuple(check_name("a tag", tag, 200) for tag in tags)
 
 
+def check_redact(names: Any) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Sequence | set | frozenset):
+        raise ConfigurationError(f"redact cannot be {names!r}: it is a list of parameter names, such as ['password'].")
+    return tuple(check_name("a name in redact", name, 200) for name in names)
+
+
 def check_delay(delay: Duration) -> float:
     wait = seconds(delay, "delay")
     if wait > LONGEST_DELAY:
@@ -71,11 +89,11 @@ ENQUEUE = statement(
     "enqueue",
     """
     with job as (
-        insert into {schema}.jobs (task, args, queue, priority, due_at, tags)
+        insert into {schema}.jobs (task, args, queue, priority, due_at, tags, version, key, retention, redact)
         values (
             %(task)s, %(args)s::jsonb, %(queue)s, %(priority)s,
             coalesce(%(at)s, {schema}.now() + coalesce(%(delay)s * interval '1 second', interval '0')),
-            %(tags)s
+            %(tags)s, %(version)s, %(key)s, %(retention)s, %(redact)s
         )
         returning id, created_at, due_at
     )
@@ -87,16 +105,20 @@ ENQUEUE = statement(
 )
 
 
-def enqueue(new: NewJob, schema: str, app: Waiter, *, wake: bool) -> Query[Job[Any]]:
+def enqueue(new: NewJob, schema: str, app: Waiter, *, wake: bool, codec: Codec | None = None) -> Query[Job[Any]]:
     """Add one job. It is there once the statement's transaction commits; `wake` also tells idle workers then."""
     params = {
         "task": new.task,
-        "args": new.args,
+        "args": encoded(codec, new.args),
         "queue": new.queue,
         "priority": new.priority,
         "at": new.at,
         "delay": new.delay,
         "tags": list(new.tags) or None,
+        "version": new.version,
+        "key": new.key,
+        "retention": new.retention,
+        "redact": list(new.redact) or None,
         "channel": wake_channel(schema) if wake else None,
     }
     return ENQUEUE.query(params, read=lambda rows: _job(new, rows[0], app))
@@ -108,17 +130,18 @@ ENQUEUE_MANY = statement(
     "enqueue_many",
     """
     with job as (
-        insert into {schema}.jobs (task, args, queue, priority, due_at, tags)
+        insert into {schema}.jobs (task, args, queue, priority, due_at, tags, version, key, retention, redact)
         select
             template.task, new.args, template.queue, template.priority,
             coalesce(template.at, {schema}.now() + coalesce(template.delay * interval '1 second', interval '0')),
-            template.tags::text[]
+            template.tags::text[], template.version, template.key, template.retention, template.redact::text[]
         from rows from (unnest(%(templates)s::integer[]), jsonb_array_elements(%(args)s::jsonb))
             with ordinality as new(template, args, place)
         join unnest(
             %(tasks)s::text[], %(queues)s::text[], %(priorities)s::smallint[],
-            %(ats)s::timestamptz[], %(delays)s::float8[], %(tags)s::text[]
-        ) with ordinality as template(task, queue, priority, at, delay, tags, number)
+            %(ats)s::timestamptz[], %(delays)s::float8[], %(tags)s::text[], %(versions)s::smallint[],
+            %(keys)s::text[], %(retentions)s::text[], %(redacts)s::text[]
+        ) with ordinality as template(task, queue, priority, at, delay, tags, version, key, retention, redact, number)
           on template.number = new.template
         -- ids are given in this order, which is how the rows find their calls again
         order by new.place
@@ -133,12 +156,14 @@ ENQUEUE_MANY = statement(
 )
 
 
-def enqueue_many(new: Sequence[NewJob], schema: str, app: Waiter) -> Query[list[Job[Any]]]:
+def enqueue_many(
+    new: Sequence[NewJob], schema: str, app: Waiter, *, codec: Codec | None = None
+) -> Query[list[Job[Any]]]:
     """Add the jobs in one statement and return them in the order given."""
     numbered: dict[NewJob, int] = {}
     which = [numbered.setdefault(_template(n), len(numbered) + 1) for n in new]
     params = {
-        "args": "[" + ",".join([n.args for n in new]) + "]",
+        "args": "[" + ",".join([n.args if codec is None else encoded(codec, n.args) for n in new]) + "]",
         "templates": numbers(which),
         "tasks": [n.task for n in numbered],
         "queues": [n.queue for n in numbered],
@@ -146,10 +171,102 @@ def enqueue_many(new: Sequence[NewJob], schema: str, app: Waiter) -> Query[list[
         "ats": [n.at for n in numbered],
         "delays": [n.delay for n in numbered],
         "tags": [_array(n.tags) for n in numbered],
+        "versions": numbers(n.version for n in numbered),
+        "keys": [n.key for n in numbered],
+        "retentions": [n.retention for n in numbered],
+        "redacts": [_array(n.redact) for n in numbered],
         "channel": wake_channel(schema),
         "wake": sorted({n.queue for n in numbered if n.wake}),
     }
     return ENQUEUE_MANY.query(params, read=lambda rows: [_job(n, row, app) for n, row in zip(new, rows, strict=True)])
+
+
+# For jobs that must look at others before they are put, and for connections that are not ours: everything is one text.
+PUT = statement(
+    "put_jobs",
+    """
+    select put.place, put.id, put.created_at, put.due_at, put.state, put.existing
+    from {schema}.put_jobs(%(jobs)s::text::jsonb) as put
+    order by put.place
+    """,
+)
+
+
+def put_jobs(
+    new: Sequence[NewJob], app: Waiter, *, call: UUID | None = None, codec: Codec | None = None
+) -> Query[list[Job[Any]]]:
+    """Add the jobs, each unique one under its key, and return them, or the ones that are there already, in the order given.
+
+    Raises JobExists where a job that may not exist twice does: nothing was added then. The same `call`, repeated because its
+    reply was lost, adds nothing the second time.
+    """
+
+    def read(rows: Sequence[Row]) -> list[Job[Any]]:
+        jobs = [_put(new[place - 1], rest, app) for place, *rest in rows]
+        for (place, *_), job in zip(rows, jobs, strict=True):
+            unique = new[place - 1].unique
+            if job.existing and unique is not None and unique.conflict == "raise":
+                raise JobExists(
+                    f"{job.task!r} was not enqueued: job {job.id}, which is {job.state}, has the same unique key"
+                    f"{_shown_key(new[place - 1])}. Nothing was added; use conflict='return' to get that job instead.",
+                    job,
+                )
+        return jobs
+
+    return PUT.query(
+        {"jobs": "[" + ",".join([_written(each, _own(call, place), codec) for place, each in enumerate(new)]) + "]"},
+        read=read,
+    )
+
+
+def _shown_key(new: NewJob) -> str:
+    """A key for a message, unless what it was made of is not for everyone to see."""
+    return "" if new.unique is None or new.redact else f" {new.unique.key[:200]!r}"
+
+
+def _own(call: UUID | None, place: int) -> UUID | None:
+    """The call of one of many: a twin in the same batch is not a repetition."""
+    return None if call is None else UUID(int=call.int ^ place)
+
+
+def _written(new: NewJob, call: UUID | None, codec: Codec | None) -> str:
+    said: dict[str, Any] = {
+        "task": new.task,
+        "queue": new.queue,
+        "priority": new.priority,
+        "version": new.version,
+        "wake": new.wake,
+        "delay": new.delay,
+        "at": None if new.at is None else new.at.isoformat(),
+        "key": new.key,
+        "tags": list(new.tags) or None,
+        "redact": list(new.redact) or None,
+        "retention": new.retention,
+    }
+    if new.unique is not None:
+        said["unique"] = {
+            "key": new.unique.key,
+            "states": list(new.unique.states),
+            "within": new.unique.within,
+            "conflict": new.unique.conflict,
+            "call": None if call is None else str(call),
+        }
+    # the arguments are JSON already
+    return f'{{"args":{encoded(codec, new.args)},{dumps({name: value for name, value in said.items() if value is not None})[1:]}'
+
+
+def refuse_twins(new: Sequence[NewJob]) -> None:
+    """Raise JobExists where two of these jobs have one key, and the second minds."""
+    seen: dict[tuple[str, str], int] = {}
+    for place, each in enumerate(new):
+        if each.unique is None:
+            continue
+        first = seen.setdefault((each.task, each.unique.key), place)
+        if first != place and each.unique.conflict == "raise":
+            raise JobExists(
+                f"Nothing was enqueued: items {first} and {place} are both {each.task!r} with the same unique key{_shown_key(each)}. "
+                "Leave one out, or use conflict='return'."
+            )
 
 
 def in_batches(new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
@@ -165,7 +282,7 @@ def in_batches(new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
 
 
 def _template(new: NewJob) -> NewJob:
-    return NewJob(new.task, "", new.queue, new.priority, new.delay, new.at, new.tags, new.wake)
+    return replace(new, args="")
 
 
 def _array(tags: tuple[str, ...]) -> str | None:
@@ -173,6 +290,14 @@ def _array(tags: tuple[str, ...]) -> str | None:
     if not tags:
         return None
     return "{" + ",".join('"' + tag.replace("\\", "\\\\").replace('"', '\\"') + '"' for tag in tags) + "}"
+
+
+def _put(new: NewJob, row: Any, app: Waiter) -> Job[Any]:
+    *stored, state, existing = row
+    job = replace(_job(new, stored, app), state=state, existing=existing)
+    # the arguments of the one that is there are its own
+    replaced = new.unique is not None and new.unique.conflict == "replace" and state in ("queued", "blocked")
+    return replace(job, args=None) if existing and not replaced else job
 
 
 def _job(new: NewJob, row: Any, app: Waiter) -> Job[Any]:
@@ -185,7 +310,10 @@ def _job(new: NewJob, row: Any, app: Waiter) -> Job[Any]:
         attempt=0,
         created_at=row[1],
         due_at=row[2],
-        args=read_json(new.args),
+        args=masked(read_json(new.args), new.redact),
         tags=new.tags,
+        version=new.version,
+        key=new.key,
+        retention=new.retention,
         _app=app,
     )

@@ -1,106 +1,248 @@
-"""Running the body of a job: async on the loop, sync in a thread. Whatever happens in it becomes an outcome."""
+"""Running the body of a job: async on the loop, sync in a thread, or in a process of its own. Whatever happens in it becomes
+an outcome.
+
+A body that outstays its timeout, or ignores its cancellation, cannot always be ended: a thread cannot be, and a coroutine
+may refuse. Its attempt is settled all the same, which voids its token, so nothing it still does counts; but the slot it
+occupies stays taken until it really ends, because it is.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures.thread
 import contextvars
-import time
-import traceback
-from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from rota.errors import RotaError
+from rota.errors import InvalidArguments, RotaError
+from rota.facts import Facts, JobRaisedAfterSuccess, JobStuck
 from rota.jobs.claim import ClaimedJob
+from rota.jobs.codec import Codec, decoded, encoded
 from rota.jobs.conversion.plain import read_json
 from rota.jobs.definition import Task
-from rota.jobs.job import RunningJob, running
-from rota.jobs.settle import MESSAGE_LIMIT, TRACE_LIMIT, Buried, Failure, Outcome, Retried, Succeeded
+from rota.jobs.failure import describe
+from rota.jobs.outcome import (
+    AlreadySettled,
+    Buried,
+    Cancelled,
+    Discard,
+    HandedBack,
+    Outcome,
+    Retried,
+    Snooze,
+    Snoozed,
+    Succeeded,
+)
+from rota.jobs.running import Desk, RunningJob, Stopped, running
+from rota.jobs.settle import Attempt
+from rota.service.points import reach
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "call_of", "counted", "outcome_of", "success_of", "timed_out"]
 
-_OUR_FILES = (__file__, concurrent.futures.thread.__file__, asyncio.timeouts.__file__)
+# How long a coroutine that was cancelled may take to end before it counts as stuck.
+_PATIENCE_SECONDS = 5.0
 
 
 class Executor:
-    """Runs bodies for one worker."""
+    """Runs bodies for one worker. `occupied` is told of what goes on after its attempt was settled, and how to wait for it."""
 
     def __init__(
         self,
         tasks: Mapping[str, Task[..., Any]],
         *,
         threads: int,
-        scope: str,
-        stopping: Callable[[], bool],
+        desk: Desk,
+        facts: Facts,
+        in_child: Callable[[Task[..., Any], ClaimedJob, RunningJob], Awaitable[Outcome]],
+        stuck: Callable[[ClaimedJob, Outcome], None],
+        occupied: Callable[[Future[Any]], None],
     ) -> None:
         self._tasks = tasks
-        self._scope = scope
-        self._stopping = stopping
-        self._count = threads
-        self._threads = self._new_threads()
+        self._desk = desk
+        self._facts = facts
+        self._stuck = stuck
+        self._in_child = in_child
+        self._occupied = occupied
+        self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rota-task")
+        self._running: dict[Attempt, tuple[RunningJob, asyncio.Task[Any] | None]] = {}
+        self._timers: dict[Attempt, list[asyncio.TimerHandle]] = {}
 
     async def run(self, job: ClaimedJob) -> Outcome:
         """Run the body to its end. What is no Exception is raised: the worker cancelled it, or see `broken`."""
         task = self._tasks[job.task]
-        started = time.perf_counter()
+        attempt = RunningJob(job, task.signature, self._desk)
         # each job runs in a task of its own, and so in a context of its own: there is nothing to reset
-        running.set(RunningJob(job, self._scope, self._stopping))
+        running.set(attempt)
+        place = (job.id, job.token)
+        self._running[place] = (attempt, asyncio.current_task())
         try:
-            value = await self._call(task, job)
-            result = task.signature.encode_result(value)
-        except Exception as error:
-            return self._failed(task, job, error, time.perf_counter() - started)
-        return Succeeded(job, result, time.perf_counter() - started)
+            if task.options.executor == "process":
+                return await self._in_child(task, job, attempt)
+            reach("run.before")
+            value = await self._call(task, job, attempt)
+            reach("run.after")
+            return self._returned(task, attempt, job, value)
+        except asyncio.CancelledError:
+            if attempt.told != "cancelled":
+                raise
+            return Cancelled(job, attempt.seconds)
+        except (Exception, Stopped) as error:
+            return self._raised(task, attempt, job, error)
+        finally:
+            del self._running[place]
+            for timer in self._timers.pop(place, ()):
+                timer.cancel()
+
+    def attempts(self) -> list[Attempt]:
+        """The attempts that run here and are not settled."""
+        return [place for place, (attempt, _) in self._running.items() if not attempt.settled]
+
+    def claims(self, places: Iterable[Attempt]) -> list[ClaimedJob]:
+        """What these attempts, as far as they run here, hold or held."""
+        return [self._running[place][0].claim for place in places if place in self._running]
+
+    def cancel(self, place: Attempt) -> None:
+        """End this attempt, if it runs here: a coroutine is cancelled, a thread is told."""
+        attempt, task = self._running.get(place, (None, None))
+        if attempt is None or attempt.settled or attempt.told == "cancelled":
+            return
+        attempt.tell("cancelled")
+        if task is not None and self._tasks[attempt.task].options.executor == "process":
+            task.cancel()  # it ends its child, and can always do so
+        elif task is not None and self._tasks[attempt.task].is_async:
+            task.cancel()
+            self._give_up_later(_PATIENCE_SECONDS, place, lambda job: Cancelled(job, attempt.seconds))
 
     def broken(self, job: ClaimedJob, error: BaseException) -> Outcome:
         """The outcome of a body that ended by what is no Exception: sys.exit(), its own cancellation, or worse."""
-        ended = RotaError(f"The body of {job.task!r} raised {error!r}, which counts as a failure of the attempt.")
-        ended.__cause__ = error
-        return self._failed(self._tasks[job.task], job, ended, 0.0)
+        return outcome_of(self._tasks[job.task], job, counted(job.task, error), 0.0, self._desk.codec)
 
     def close(self) -> None:
         """Take no more. A thread that is in a body that cannot be stopped goes on by itself."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _call(self, task: Task[..., Any], job: ClaimedJob) -> Any:
-        args, kwargs = task.signature.decode(read_json(job.args))
+    async def _call(self, task: Task[..., Any], job: ClaimedJob, attempt: RunningJob) -> Any:
+        timeout = task.options.timeout
         if task.is_async:
-            return await _within(task.options.timeout, task.function(*args, **kwargs))
+            args, kwargs = call_of(task, job, self._desk)
+            if timeout is not None:
+                self._give_up_later(
+                    timeout + _PATIENCE_SECONDS,
+                    (job.id, job.token),
+                    lambda job: outcome_of(task, job, timed_out(timeout), attempt.seconds),
+                )
+            return await _within(timeout, task.function(*args, **kwargs))
+        return await self._call_in_thread(task, job, attempt)
+
+    async def _call_in_thread(self, task: Task[..., Any], job: ClaimedJob, attempt: RunningJob) -> Any:
         loop, begun = asyncio.get_running_loop(), asyncio.Event()
         context = contextvars.copy_context()
+        timeout = task.options.timeout
 
         def body() -> Any:
             loop.call_soon_threadsafe(begun.set)
+            args, kwargs = call_of(task, job, self._desk)
             return context.run(task.function, *args, **kwargs)
 
-        future = loop.run_in_executor(self._threads, body)
-        if task.options.timeout is not None:
+        future = self._threads.submit(body)
+        waiting = asyncio.wrap_future(future)
+        if timeout is not None:
             await begun.wait()  # waiting for a thread is not the body's time
         try:
-            return await _within(task.options.timeout, future)
-        except TimeoutError:
-            if not future.done() or future.cancelled():
-                self._abandon_threads()
+            return await _within(timeout, waiting)
+        except (TimeoutError, asyncio.CancelledError):
+            if not future.done() and not future.cancel():
+                attempt.tell("timed out")
+                self._outlives(future, job)
             raise
 
-    def _new_threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(max_workers=self._count, thread_name_prefix="rota-task")
+    def _outlives(self, body: Future[Any], job: ClaimedJob) -> None:
+        self._facts.emit(JobStuck(job.id, job.task, job.attempt))
+        self._occupied(body)
 
-    def _abandon_threads(self) -> None:
-        """A body that outstays its timeout keeps its thread: let the next bodies have new ones, and not wait behind it."""
-        abandoned, self._threads = self._threads, self._new_threads()
-        abandoned.shutdown(wait=False)
+    def _give_up_later(self, seconds: float, place: Attempt, outcome: Callable[[ClaimedJob], Outcome]) -> None:
+        """Settle a coroutine that does not end although it was cancelled; it keeps its slot."""
 
-    def _failed(self, task: Task[..., Any], job: ClaimedJob, error: BaseException, took: float) -> Outcome:
-        try:
-            pause = task.options.retry.pause(job.attempt - job.losses, error)
-        except Exception as broken:  # the user's backoff function; its fault is told along with the body's
-            broken.__cause__ = error
-            error, pause = broken, None
-        failure = _failure(error)
-        return Buried(job, failure, took) if pause is None else Retried(job, failure, took, pause)
+        def give_up() -> None:
+            attempt, task = self._running.get(place, (None, None))
+            if attempt is not None and task is not None:
+                self._facts.emit(JobStuck(attempt.id, attempt.task, attempt.attempt))
+                self._stuck(attempt.claim, outcome(attempt.claim))
+
+        timer = asyncio.get_running_loop().call_later(seconds, give_up)
+        self._timers.setdefault(place, []).append(timer)
+
+    def _returned(self, task: Task[..., Any], attempt: RunningJob, job: ClaimedJob, value: Any) -> Outcome:
+        if attempt.told == "cancelled" and not attempt.settled:
+            # it was told, and ended early or not: whoever cancelled it gets what they asked for
+            return Cancelled(job, attempt.seconds)
+        return success_of(task, attempt, value, self._desk)
+
+    def _raised(
+        self, task: Task[..., Any], attempt: RunningJob, job: ClaimedJob, error: Exception | Stopped
+    ) -> Outcome:
+        if attempt.settled:
+            self._facts.emit(JobRaisedAfterSuccess(job.id, job.task, job.attempt, error))
+            return AlreadySettled(job, attempt.seconds)
+        if attempt.told == "cancelled":
+            return Cancelled(job, attempt.seconds)
+        return outcome_of(task, job, error, attempt.seconds, self._desk.codec)
+
+
+def call_of(task: Task[..., Any], job: ClaimedJob, desk: Desk) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments to call the body with. Raises InvalidArguments for a payload that is not one of this task's."""
+    payload = read_json(decoded(desk.codec, job.args))
+    return task.signature.decode(task.upgraded(payload, job.version))
+
+
+def success_of(task: Task[..., Any], attempt: RunningJob, value: Any, desk: Desk) -> Succeeded | AlreadySettled:
+    """What becomes of an attempt that returned. Raises InvalidArguments for a result that cannot be stored."""
+    if attempt.settled:
+        return AlreadySettled(attempt.claim, attempt.seconds)
+    result = task.signature.encode_result(value)
+    stored = result if result is None or desk.codec is None else encoded(desk.codec, result)
+    return Succeeded(attempt.claim, stored, attempt.seconds)
+
+
+def counted(task: str, error: BaseException) -> BaseException:
+    """The error to judge an attempt by: what would end a process, or a task of the event loop, ends only this attempt."""
+    if isinstance(error, Exception | Stopped):
+        return error
+    ended = RotaError(f"The body of {task!r} raised {error!r}, which counts as a failure of the attempt.")
+    ended.__cause__ = error
+    return ended
+
+
+def outcome_of(
+    task: Task[..., Any], job: ClaimedJob, error: BaseException, took: float, codec: Codec | None = None
+) -> Outcome:
+    """What becomes of an attempt that raised."""
+    if isinstance(error, Stopped):
+        return HandedBack(job, took)
+    if isinstance(error, Snooze):
+        return Snoozed(job, took, error.pause)
+    if isinstance(error, Discard):
+        return Cancelled(job, took, error.reason)
+    try:
+        pause = task.options.retry.pause(job.attempt - job.losses, error)
+    except Exception as broken:  # the user's backoff function; its fault is told along with the body's
+        broken.__cause__ = error
+        error, pause = broken, None
+    failure = describe(error, _secrets(task, job, codec))
+    return Buried(job, failure, took) if pause is None else Retried(job, failure, took, pause)
+
+
+def _secrets(task: Task[..., Any], job: ClaimedJob, codec: Codec | None) -> list[str]:
+    if not task.options.redact:
+        return []
+    try:
+        return task.secrets_in(read_json(decoded(codec, job.args)))
+    except InvalidArguments:  # a payload that cannot be read is what the error is about
+        return []
+
+
+def timed_out(timeout: float) -> TimeoutError:
+    return TimeoutError(f"the attempt took longer than its timeout of {timeout:g} s")
 
 
 async def _within(timeout: float | None, body: Awaitable[Any]) -> Any:
@@ -112,41 +254,4 @@ async def _within(timeout: float | None, body: Awaitable[Any]) -> Any:
     except TimeoutError as error:
         if not limit.expired():
             raise  # one of the body's own
-        raise TimeoutError(f"the attempt took longer than its timeout of {timeout:g} s") from error.__context__
-
-
-def _failure(error: BaseException) -> Failure:
-    kind = type(error)
-    name = (
-        kind.__qualname__
-        if kind.__module__ in ("builtins", "rota.errors")
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
-    trace = "".join(traceback.format_exception(kind, error, _own_frames(error.__traceback__), chain=True))
-    return Failure(
-        _storable(name, 500),
-        _storable(_text(error), MESSAGE_LIMIT),
-        _storable(trace[-TRACE_LIMIT:], TRACE_LIMIT),
-        error,
-    )
-
-
-def _own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The trace from the body on: how we came to call it helps nobody who reads it."""
-    own = trace
-    while own is not None and own.tb_frame.f_code.co_filename in _OUR_FILES:
-        own = own.tb_next
-    return own or trace
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as broken:  # an error whose own text fails must not take the worker down
-        return f"<{type(error).__name__} whose text could not be made: {type(broken).__name__}>"
-
-
-def _storable(text: str, limit: int) -> str:
-    """Text that PostgreSQL can hold: no NUL, no lone surrogates, not endless."""
-    cut = text if len(text) <= limit else text[: limit - 1] + "…"
-    return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+        raise timed_out(timeout) from error.__context__

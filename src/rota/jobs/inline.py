@@ -9,9 +9,11 @@ import threading
 from datetime import UTC, datetime
 from typing import Any
 
+from rota.errors import NotPossible
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.definition import Package, Task
-from rota.jobs.job import Job, NewJob, RunningJob, running
+from rota.jobs.job import Job, JobId, NewJob, masked
+from rota.jobs.running import RunningJob, running
 
 __all__ = ["run_inline", "run_inline_sync"]
 
@@ -57,8 +59,10 @@ def _caught(call: Any) -> tuple[Any, BaseException | None]:
 def _prepare(new: NewJob, tasks: Package) -> tuple[Task[..., Any], tuple[Any, ...], dict[str, Any], RunningJob]:
     task = tasks.find(new.task)
     args, kwargs = task.signature.decode(json.loads(new.args))
-    claimed = ClaimedJob(next(_ids), new.queue, new.task, new.priority, 1, 0, datetime.now(UTC), new.args, token=0)
-    job = RunningJob(claimed, "inline", lambda: False)
+    claimed = ClaimedJob(
+        next(_ids), new.queue, new.task, new.priority, 1, 0, datetime.now(UTC), new.args, token=0, version=new.version
+    )
+    job = RunningJob(claimed, task.signature, desk=None)
     return task, args, kwargs, job
 
 
@@ -74,17 +78,22 @@ def _done(new: NewJob, task: Task[..., Any], job: RunningJob, value: Any) -> Job
         attempt=1,
         created_at=now,
         due_at=now,
-        args=json.loads(new.args),
+        args=masked(json.loads(new.args), new.redact),
         result=None if stored is None else json.loads(stored),
         started_at=now,
         finished_at=now,
         tags=new.tags,
+        version=new.version,
+        key=new.key,
+        retention=new.retention,
         _app=_Settled(task),
     )
 
 
 class _Settled:
     """An inline job is done when it is returned: there is nothing to wait for."""
+
+    codec = None
 
     def __init__(self, task: Task[..., Any]) -> None:
         self._task = task
@@ -100,3 +109,15 @@ class _Settled:
 
     def refresh_sync(self, job: Job[Any]) -> Job[Any]:
         return job
+
+    async def cancel(self, id: JobId, reason: str = "") -> Job[Any]:
+        return self.cancel_sync(id, reason)
+
+    def cancel_sync(self, id: JobId, reason: str = "") -> Job[Any]:
+        raise NotPossible(f"Job {id} ran inline and is done: there is nothing to cancel.")
+
+    async def retry(self, id: JobId) -> Job[Any]:
+        return self.retry_sync(id)
+
+    def retry_sync(self, id: JobId) -> Job[Any]:
+        raise NotPossible(f"Job {id} ran inline and is done: enqueue it again.")

@@ -9,12 +9,14 @@ from typing import Any
 from uuid import UUID
 
 from rota.errors import ConfigurationError
-from rota.jobs.job import AttemptError, Job, JobId, Waiter
+from rota.jobs.codec import readable
+from rota.jobs.job import AttemptError, Job, JobId, Waiter, masked
 from rota.postgres.query import Query, Row, many, scalar, statement
 
 __all__ = [
     "STATES",
     "TakenOver",
+    "check_id",
     "database_time",
     "get_job",
     "held_by_member",
@@ -31,7 +33,9 @@ _COLUMNS = """
     select
         all_jobs.id, all_jobs.task, all_jobs.queue, all_jobs.state, all_jobs.priority, all_jobs.attempt,
         all_jobs.created_at, all_jobs.due_at, all_jobs.args, all_jobs.result, all_jobs.losses, all_jobs.started_at,
-        all_jobs.finished_at, all_jobs.member, all_jobs.tags, %(errors)s::boolean,
+        all_jobs.finished_at, all_jobs.member, all_jobs.tags, all_jobs.version, all_jobs.key, all_jobs.progress,
+        all_jobs.progress_note, all_jobs.cancel_requested_at, all_jobs.reason, all_jobs.origin, all_jobs.retention,
+        all_jobs.redact,
         case when %(errors)s then (
             select jsonb_agg(jsonb_build_array(
                 attempt.attempt, attempt.outcome, attempt.error_type, attempt.error_message, attempt.error_trace,
@@ -48,15 +52,16 @@ GET = statement(
     + """
     from (
         select id, task, queue, state, priority, attempt, created_at, due_at, args, null::jsonb as result, losses,
-               claimed_at as started_at, null::timestamptz as finished_at, member, tags
+               claimed_at as started_at, null::timestamptz as finished_at, member, tags, version, key, progress,
+               progress_note, cancel_requested_at, cancel_reason as reason, origin, retention, redact
         from {schema}.jobs where id = %(id)s
         union all
         select id, task, queue, state, priority, attempt, created_at, due_at, args, result, losses,
-               started_at, finished_at, member, tags
+               started_at, finished_at, member, tags, version, key, null, null, null, reason, origin, retention, redact
         from {schema}.history where id = %(id)s
         union all
         select id, task, queue, 'dead', priority, attempt, created_at, due_at, args, null, losses,
-               null, died_at, member, tags
+               null, died_at, member, tags, version, key, null, null, null, reason, origin, retention, redact
         from {schema}.dead where id = %(id)s
     ) as all_jobs
     -- a statement sees one moment, so a job that is moving is seen in one place
@@ -67,11 +72,14 @@ GET = statement(
 
 def get_job(id: JobId, app: Waiter | None) -> Query[Job[Any] | None]:
     """One job with its errors, or None."""
+    return GET.query({"id": check_id(id), "errors": True}, read=lambda rows: _job(rows[0], app) if rows else None)
+
+
+def check_id(id: JobId) -> JobId:
+    """The id if a job may have it, else one that none has. Raises ConfigurationError for what is no number."""
     if not isinstance(id, int) or isinstance(id, bool):
         raise ConfigurationError(f"A job id is a whole number, not {id!r}.")
-    if not 0 < id < 2**63:
-        return GET.query({"id": 0, "errors": True}, read=lambda rows: None)
-    return GET.query({"id": id, "errors": True}, read=lambda rows: _job(rows[0], app) if rows else None)
+    return id if 0 < id < 2**63 else 0
 
 
 LIST = statement(
@@ -81,7 +89,8 @@ LIST = statement(
     from (
         (
             select id, task, queue, state, priority, attempt, created_at, due_at, args, null::jsonb as result, losses,
-                   claimed_at as started_at, null::timestamptz as finished_at, member, tags
+                   claimed_at as started_at, null::timestamptz as finished_at, member, tags, version, key, progress,
+                   progress_note, cancel_requested_at, cancel_reason as reason, origin, retention, redact
             from {schema}.jobs
             where (%(state)s::text is null or state = %(state)s)
               and (%(queue)s::text is null or queue = %(queue)s)
@@ -94,7 +103,7 @@ LIST = statement(
         union all
         (
             select id, task, queue, state, priority, attempt, created_at, due_at, args, result, losses,
-                   started_at, finished_at, member, tags
+                   started_at, finished_at, member, tags, version, key, null, null, null, reason, origin, retention, redact
             from {schema}.history
             where (%(state)s::text is null or state = %(state)s)
               and (%(queue)s::text is null or queue = %(queue)s)
@@ -108,9 +117,10 @@ LIST = statement(
         union all
         (
             select id, task, queue, 'dead', priority, attempt, created_at, due_at, args, null, losses,
-                   null, died_at, member, tags
+                   null, died_at, member, tags, version, key, null, null, null, reason, origin, retention, redact
             from {schema}.dead
-            where (%(state)s::text is null or %(state)s = 'dead')
+            where resolved_at is null
+              and (%(state)s::text is null or %(state)s = 'dead')
               and (%(queue)s::text is null or queue = %(queue)s)
               and (%(task)s::text is null or task = %(task)s)
               and (%(tag)s::text is null or %(tag)s = any (tags))
@@ -260,6 +270,7 @@ def database_time() -> Query[datetime]:
 
 
 def _job(row: Row, app: Waiter | None) -> Job[Any]:
+    codec = None if app is None else app.codec
     return Job(
         id=row[0],
         task=row[1],
@@ -269,14 +280,22 @@ def _job(row: Row, app: Waiter | None) -> Job[Any]:
         attempt=row[5],
         created_at=row[6],
         due_at=row[7],
-        args=row[8],
-        result=row[9],
+        args=masked(readable(codec, row[8]), row[23]),
+        result=readable(codec, row[9]),
         losses=row[10],
         started_at=row[11],
         finished_at=row[12],
         member=row[13],
         tags=tuple(row[14] or ()),
-        errors=tuple(_error(entry) for entry in row[16] or ()),
+        version=row[15],
+        key=row[16],
+        progress=row[17],
+        progress_note=row[18],
+        cancel_requested_at=row[19],
+        reason=row[20],
+        origin=row[21],
+        retention=row[22],
+        errors=tuple(_error(entry) for entry in row[24] or ()),
         _app=app,
     )
 

@@ -1,10 +1,8 @@
-"""A job as its owner sees it, and as its body sees it."""
+"""A job as its owner sees it."""
 
 from __future__ import annotations
 
-import contextvars
-import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
@@ -12,11 +10,22 @@ from uuid import UUID
 
 from rota.clock import Duration
 from rota.errors import RotaError
+from rota.jobs.codec import Codec
 
-__all__ = ["AttemptError", "Job", "JobId", "NewJob", "RunningJob", "current_job"]
+__all__ = ["AttemptError", "Job", "JobId", "NewJob", "NewUnique", "masked"]
 
 JobId = int
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class NewUnique:
+    """What a new job says about others of its task with the same key."""
+
+    key: str
+    states: tuple[str, ...]
+    within: float | None
+    conflict: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,18 @@ class NewJob:
     at: datetime | None = None
     tags: tuple[str, ...] = ()
     wake: bool = True
+    version: int = 1
+    key: str | None = None
+    unique: NewUnique | None = None
+    retention: str | None = None
+    redact: tuple[str, ...] = ()
+
+
+def masked(args: Any, redact: Sequence[str] | None) -> Any:
+    """Arguments as people may see them."""
+    if not redact or not isinstance(args, dict):
+        return args
+    return {name: "•••" if name in redact else value for name, value in args.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +71,9 @@ class AttemptError:
 class Waiter(Protocol):
     """What a job in hand needs of the app it came from."""
 
+    @property
+    def codec(self) -> Codec | None: ...
+
     def wait(self, job: Job[Any], timeout: Duration | None) -> Awaitable[Any]: ...
 
     def wait_sync(self, job: Job[Any], timeout: Duration | None) -> Any: ...
@@ -58,9 +82,17 @@ class Waiter(Protocol):
 
     def refresh_sync(self, job: Job[Any]) -> Job[Any]: ...
 
+    def cancel(self, id: JobId, reason: str = "") -> Awaitable[Job[Any]]: ...
+
+    def cancel_sync(self, id: JobId, reason: str = "") -> Job[Any]: ...
+
+    def retry(self, id: JobId) -> Awaitable[Job[Any]]: ...
+
+    def retry_sync(self, id: JobId) -> Job[Any]: ...
+
 
 @dataclass(frozen=True, slots=True)
-class Job(Generic[R]):
+class Job(Generic[R_co]):
     """A job as it was when it was read: queued, blocked, running, succeeded, dead or cancelled."""
 
     id: JobId
@@ -72,30 +104,57 @@ class Job(Generic[R]):
     created_at: datetime
     due_at: datetime
     args: Any = None
-    result: R | None = None
+    result: R_co | None = None
     errors: tuple[AttemptError, ...] = ()
     losses: int = 0
     started_at: datetime | None = None
     finished_at: datetime | None = None
     member: UUID | None = None
     tags: tuple[str, ...] = ()
+    version: int = 1
+    key: str | None = None
+    #: how far it says it is, from 0 to 1, and what it says it does
+    progress: float | None = None
+    progress_note: str | None = None
+    cancel_requested_at: datetime | None = None
+    #: why it was, or is to be, cancelled
+    reason: str | None = None
+    #: the dead letter or settled job that this one repeats
+    origin: JobId | None = None
+    retention: str | None = None
+    #: True when enqueueing found this job under its unique key, and added none
+    existing: bool = False
     _app: Waiter | None = field(default=None, repr=False, compare=False)
 
-    async def wait(self, timeout: Duration | None = None) -> R:
+    async def wait(self, timeout: Duration | None = None) -> R_co:
         """Wait until the job is settled and return its result; raises JobFailed, JobCancelled or TimeoutError."""
-        result: R = await self._owner().wait(self, timeout)
+        result: R_co = await self._owner().wait(self, timeout)
         return result
 
-    def wait_sync(self, timeout: Duration | None = None) -> R:
-        result: R = self._owner().wait_sync(self, timeout)
+    def wait_sync(self, timeout: Duration | None = None) -> R_co:
+        result: R_co = self._owner().wait_sync(self, timeout)
         return result
 
-    async def refresh(self) -> Job[R]:
+    async def refresh(self) -> Job[R_co]:
         """The same job as it is now."""
         return await self._owner().refresh(self)
 
-    def refresh_sync(self) -> Job[R]:
+    def refresh_sync(self) -> Job[R_co]:
         return self._owner().refresh_sync(self)
+
+    async def cancel(self, reason: str = "") -> Job[R_co]:
+        """Have it never run, or stop running; returns it as it is then. See app.jobs.cancel."""
+        return await self._owner().cancel(self.id, reason)
+
+    def cancel_sync(self, reason: str = "") -> Job[R_co]:
+        return self._owner().cancel_sync(self.id, reason)
+
+    async def retry(self) -> Job[R_co]:
+        """Have it tried (again) now; returns the job that will run. See app.jobs.retry."""
+        return await self._owner().retry(self.id)
+
+    def retry_sync(self) -> Job[R_co]:
+        return self._owner().retry_sync(self.id)
 
     def _owner(self) -> Waiter:
         if self._app is None:
@@ -103,82 +162,3 @@ class Job(Generic[R]):
                 f"Job {self.id} was not read through an app, so it cannot ask for news. Use app.jobs.get({self.id})."
             )
         return self._app
-
-
-class Claim(Protocol):
-    """What is known of a job that is running."""
-
-    @property
-    def id(self) -> JobId: ...
-
-    @property
-    def task(self) -> str: ...
-
-    @property
-    def queue(self) -> str: ...
-
-    @property
-    def attempt(self) -> int: ...
-
-    @property
-    def token(self) -> int: ...
-
-
-class RunningJob:
-    """The job whose body is running here."""
-
-    __slots__ = ("_claim", "_scope", "_stop")
-
-    def __init__(self, claim: Claim, scope: str, stop: Callable[[], bool]) -> None:
-        self._claim = claim
-        self._scope = scope
-        self._stop = stop
-
-    @property
-    def id(self) -> JobId:
-        return self._claim.id
-
-    @property
-    def task(self) -> str:
-        return self._claim.task
-
-    @property
-    def queue(self) -> str:
-        return self._claim.queue
-
-    @property
-    def attempt(self) -> int:
-        """1 for the first; grows with every attempt, lost ones included."""
-        return self._claim.attempt
-
-    @property
-    def token(self) -> int:
-        """Changes with every claim; what this attempt writes is valid only while it holds this."""
-        return self._claim.token
-
-    @property
-    def idempotency_key(self) -> str:
-        """The same in every attempt of this job: hand it to a service that forgets repeats."""
-        return f"{self._scope}:{self.id}"
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the worker wants to stop: a long body that sees it should come to an end soon."""
-        return self._stop()
-
-    def __repr__(self) -> str:
-        return f"RunningJob(id={self.id}, task={self.task!r}, attempt={self.attempt})"
-
-
-running: contextvars.ContextVar[RunningJob] = contextvars.ContextVar("rota_running_job")
-
-
-def current_job() -> RunningJob:
-    """The job this code runs for. Raises RotaError outside of a task's body."""
-    try:
-        return running.get()
-    except LookupError:
-        raise RotaError(
-            "There is no current job here: current_job() works inside the body of a task while a worker runs it "
-            f"(this is thread {threading.current_thread().name!r})."
-        ) from None

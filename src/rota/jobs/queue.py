@@ -6,26 +6,38 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Page
-from typing import Any
+from typing import Any, TypeVar
 
 from rota.clock import Duration, seconds
-from rota.errors import JobCancelled, JobFailed, JobNotFound
+from rota.errors import JobCancelled, JobFailed, JobNotFound, WaitTimedOut
+from rota.jobs.audit import actor, record
+from rota.jobs.cancel import cancel_jobs, discard_jobs
+from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
-from rota.jobs.inspect import get_job, list_jobs
+from rota.jobs.enqueue import check_name
+from rota.jobs.erase import Erased, Erasing, count_batch, erase_batch
+from rota.jobs.explain import Explanation, explain_job
+from rota.jobs.inspect import check_id, get_job, list_jobs
 from rota.jobs.job import Job, JobId
+from rota.jobs.repeat import retry_job
+from rota.postgres.notify import cancel_channel, wake_channel
 from rota.postgres.pool import Database
+from rota.postgres.query import Steps
 
 __all__ = ["Jobs"]
+
+Found = TypeVar("Found")
 
 _SETTLED = ("succeeded", "dead", "cancelled")
 
 
 class Jobs:
-    """Find jobs and wait for them."""
+    """Find jobs, wait for them, and change what becomes of them."""
 
-    def __init__(self, database: Database, tasks: Mapping[str, Task[..., Any]]) -> None:
+    def __init__(self, database: Database, tasks: Mapping[str, Task[..., Any]], codec: Codec | None = None) -> None:
         self._database = database
         self._tasks = tasks
+        self.codec = codec
 
     async def get(self, id: JobId) -> Job[Any]:
         """The job as it is now, with its errors. Raises JobNotFound."""
@@ -64,8 +76,8 @@ class Jobs:
         )
 
     async def wait(self, job: Job[Any], timeout: Duration | None = None) -> Any:
-        """Wait until the job is settled and return its result; raises JobFailed, JobCancelled or TimeoutError."""
-        for pause in _pauses(job, timeout):
+        """Wait until the job is settled and return its result; raises JobFailed, JobCancelled or WaitTimedOut, a TimeoutError."""
+        for pause in _pauses(timeout):
             job = await self.get(job.id)
             if job.state in _SETTLED:
                 return self._result(job)
@@ -73,7 +85,7 @@ class Jobs:
         raise _not_in_time(job, timeout)
 
     def wait_sync(self, job: Job[Any], timeout: Duration | None = None) -> Any:
-        for pause in _pauses(job, timeout):
+        for pause in _pauses(timeout):
             job = self.get_sync(job.id)
             if job.state in _SETTLED:
                 return self._result(job)
@@ -86,34 +98,118 @@ class Jobs:
     def refresh_sync(self, job: Job[Any]) -> Job[Any]:
         return self.get_sync(job.id)
 
-    def _found(self, id: JobId, job: Job[Any] | None) -> Job[Any]:
-        if job is None:
+    async def cancel(self, id: JobId, reason: str = "", *, by: str | None = None) -> Job[Any]:
+        """Have the job never run, or stop running, and return it as it is then.
+
+        One that waits is cancelled when this returns. One that runs is told: a coroutine is cancelled, a thread sees
+        `job.stopping`, a process is terminated; it is cancelled when its body has ended, and never tried again. A settled job
+        stays as it is. `by` is who is on record for it; by default this process. Raises JobNotFound.
+        """
+        return await self._database.run_steps(self._cancelling(id, reason, by))
+
+    def cancel_sync(self, id: JobId, reason: str = "", *, by: str | None = None) -> Job[Any]:
+        return self._database.run_steps_sync(self._cancelling(id, reason, by))
+
+    async def discard(self, id: JobId, reason: str = "", *, by: str | None = None) -> Job[Any]:
+        """Cancel the job without waiting for its body, which from now on can change nothing; a dead letter too.
+
+        Raises JobNotFound.
+        """
+        return await self._database.run_steps(self._discarding(id, reason, by))
+
+    def discard_sync(self, id: JobId, reason: str = "", *, by: str | None = None) -> Job[Any]:
+        return self._database.run_steps_sync(self._discarding(id, reason, by))
+
+    async def retry(self, id: JobId, *, by: str | None = None) -> Job[Any]:
+        """Have the job tried now, and return the one that will run.
+
+        One that waits for a later time, or its next attempt, becomes due. Of a dead one a new job is made, with all its
+        attempts before it, and the letter is resolved; asked again, that same job is returned. Of a settled one a new job is
+        made too, or the one that was is returned while it is live. Raises JobNotFound; NotPossible for one that runs or is
+        blocked, and when a live job has the unique key of a dead one.
+        """
+        return await self._database.run_steps(self._retrying(id, by))
+
+    def retry_sync(self, id: JobId, *, by: str | None = None) -> Job[Any]:
+        return self._database.run_steps_sync(self._retrying(id, by))
+
+    async def explain(self, id: JobId) -> Explanation:
+        """Why the job is not running, or how it is, and what would change that. Raises JobNotFound."""
+        return self._found(id, await self._database.run_steps(explain_job(id, self)))
+
+    def explain_sync(self, id: JobId) -> Explanation:
+        return self._found(id, self._database.run_steps_sync(explain_job(id, self)))
+
+    async def erase(self, *, tag: str, by: str | None = None, dry_run: bool = False) -> Erased:
+        """Delete all jobs with this tag and all that is known of them, and return how much that was.
+
+        Live, running, dead and settled ones; the body of one that runs can change nothing from then on. It takes several
+        transactions: what fails midway has erased what came before, and may be repeated. With `dry_run`, nothing is deleted.
+        """
+        so_far = Erasing()
+        while not so_far.finished:
+            so_far = await self._database.run_steps(self._erasing(tag, so_far, by, dry_run))
+        return so_far.erased
+
+    def erase_sync(self, *, tag: str, by: str | None = None, dry_run: bool = False) -> Erased:
+        so_far = Erasing()
+        while not so_far.finished:
+            so_far = self._database.run_steps_sync(self._erasing(tag, so_far, by, dry_run))
+        return so_far.erased
+
+    def _cancelling(self, id: JobId, reason: str, by: str | None) -> Steps[Job[Any]]:
+        if (yield cancel_jobs([check_id(id)], reason or None, cancel_channel(self._database.schema))):
+            yield record(actor(by), "cancel", {"job": id})
+        return self._found(id, (yield get_job(id, self)))
+
+    def _discarding(self, id: JobId, reason: str, by: str | None) -> Steps[Job[Any]]:
+        if (yield discard_jobs([check_id(id)], reason or None, cancel_channel(self._database.schema))):
+            yield record(actor(by), "discard", {"job": id})
+        return self._found(id, (yield get_job(id, self)))
+
+    def _retrying(self, id: JobId, by: str | None) -> Steps[Job[Any]]:
+        return retry_job(id, wake_channel(self._database.schema), actor(by), self)
+
+    def _erasing(self, tag: str, so_far: Erasing, by: str | None, dry_run: bool) -> Steps[Erasing]:
+        name = check_name("a tag", tag, 200)
+        if dry_run:
+            return count_batch(name, so_far)
+        return erase_batch(name, so_far, cancel_channel(self._database.schema), actor(by))
+
+    def _found(self, id: JobId, found: Found | None) -> Found:
+        if found is None:
             raise JobNotFound(
-                f"There is no job {id}: it was never enqueued here, or the transaction that did was rolled back."
+                f"There is no job {id}: it was never enqueued here, the transaction that did was rolled back, or it settled so "
+                "long ago that it was dropped from the history (see Rota(retention=...))."
             )
-        return job
+        return found
 
     def _result(self, job: Job[Any]) -> Any:
         if job.state == "cancelled":
-            raise JobCancelled(f"Job {job.id} ({job.task}) was cancelled.")
+            why = f": {job.reason}" if job.reason else ""
+            raise JobCancelled(f"Job {job.id} ({job.task}) was cancelled{why}.")
         if job.state == "dead":
             last = job.errors[-1] if job.errors else None
             why = f"{last.type or last.kind}: {last.message}" if last else "no attempt is on record"
             raise JobFailed(f"Job {job.id} ({job.task}) is dead after {job.attempt} attempt(s): {why}")
+        result = job.result
         task = self._tasks.get(job.task)
-        return task.signature.decode_result(job.result) if task is not None else job.result
+        return task.signature.decode_result(result) if task is not None else result
 
 
-def _pauses(job: Job[Any], timeout: Duration | None) -> Iterator[float]:
-    """How long to rest between looks: short at first, as most jobs are; ends when the time is up."""
+def _pauses(timeout: Duration | None) -> Iterator[float]:
+    """How long to rest after each look: short at first, as most jobs are. The last look comes when the time is up."""
     until = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
     pause = 0.01
-    while until is None or time.monotonic() < until:
-        yield pause if until is None else max(0.0, min(pause, until - time.monotonic()))
+    while True:
+        left = pause if until is None else until - time.monotonic()
+        yield max(0.0, min(pause, left))
+        if left <= 0:
+            return
         pause = min(pause * 1.5, 0.5)
 
 
-def _not_in_time(job: Job[Any], timeout: Duration | None) -> TimeoutError:
-    return TimeoutError(
+def _not_in_time(job: Job[Any], timeout: Duration | None) -> WaitTimedOut:
+    return WaitTimedOut(
         f"Job {job.id} ({job.task}) is still {job.state} after {seconds(timeout or 0):g} s of waiting; it goes on."
     )

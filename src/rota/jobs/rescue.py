@@ -11,72 +11,48 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from rota.jobs.job import JobId
+from rota.jobs.settle import LOST_LIMIT, MOVES
 from rota.postgres.query import Query, many, nothing, statement
 
-__all__ = ["LOST_LIMIT", "Rescued", "prune_members", "rescue"]
-
-LOST_LIMIT = 3  # three processes in a row are no accident
+__all__ = ["Rescued", "prune_members", "rescue"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rescued:
+    """A job taken from an ended member. `fate` is queued, dead, or cancelled if someone had asked for that."""
+
     id: JobId
     task: str
     queue: str
     attempt: int
     member: UUID
-    dead: bool
+    fate: str
 
 
 RESCUE = statement(
     "rescue",
     """
     with taken as materialized (
-        select job.id, job.task, job.queue, job.attempt, job.token, job.member, job.claimed_at,
-               job.losses + 1 >= %(lost_limit)s as dead
+        select
+            job.id, job.token, null::bigint as signature, job.attempt, job.member, job.queue, job.task,
+            'lost' as kind, null::float8 as pause,
+            extract(epoch from {schema}.now() - job.claimed_at)::float8 as seconds,
+            null::text as type, 'the process that ran it was lost' as message, null::text as trace,
+            case
+                when job.cancel_requested_at is not null then 'cancelled'
+                when job.losses + 1 >= %(lost_limit)s then 'dead'
+                else 'queued'
+            end as fate
         from {schema}.jobs as job
         where job.state = 'running'
           and job.member in (select member.id from {schema}.members as member where member.ended_at is not null)
         limit %(limit)s
         -- a holder that is settling this very row is let go first; then the row is no longer its, or no longer there
         for update of job skip locked
-    ), recorded as (
-        insert into {schema}.attempts (job_id, attempt, token, outcome, error_message, member, started_at)
-        select id, attempt, token, 'lost', 'the process that ran it was lost', member, claimed_at
-        from taken
-    ), queued as (
-        update {schema}.jobs as job
-        set state = 'queued',
-            token = null,
-            member = null,
-            claimed_at = null,
-            losses = job.losses + 1
-        from taken
-        where job.id = taken.id
-          and not taken.dead
-        returning job.id
-    ), gone as (
-        delete from {schema}.jobs as job
-        using taken
-        where job.id = taken.id
-          and taken.dead
-        returning
-            job.id, job.created_at, job.due_at, job.claimed_at, job.token, job.attempt, job.losses, job.priority, job.version,
-            job.member, job.queue, job.task, job.args, job.key, job.tags, job.retention
-    ), buried as (
-        insert into {schema}.dead (
-            id, created_at, due_at, token, attempt, losses, priority, version, member, reason, queue, task, args, key,
-            tags, retention
-        )
-        select
-            id, created_at, due_at, token, attempt, losses + 1, priority, version, member, 'lost', queue, task, args, key,
-            tags, retention
-        from gone
-    ), woken as materialized (
-        select count(pg_notify(%(channel)s, queue)) from (select distinct queue from taken where not dead) as queues
-    )
-    select taken.id, taken.task, taken.queue, taken.attempt, taken.member, taken.dead
-    from taken, woken
+    ), """  # noqa: S608 - all parts are written out here
+    + MOVES
+    + """
+    select taken.id, taken.task, taken.queue, taken.attempt, taken.member, taken.fate from taken, woken
     """,
 )
 

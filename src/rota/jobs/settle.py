@@ -3,98 +3,38 @@
 An outcome changes a row only while that row still carries the token of the attempt. One that matches nothing is either
 ours already (the reply to a COMMIT was lost, and the settle was repeated: the token is then in history, attempts or the
 dead letters) or void: the claim ended, someone else has the job, and the attempt is told so.
+
+Success has a statement of its own, since there are very many. All else shares one, because where a job goes then does not
+depend on its outcome alone: one that someone wants cancelled is never queued again, whatever became of its attempt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.job import JobId
+from rota.jobs.outcome import Cancelled, Succeeded, Unsuccessful
 from rota.postgres.arrays import numbers
 from rota.postgres.query import Query, Row, statement
 
-__all__ = [
-    "Attempt",
-    "Buried",
-    "HandedBack",
-    "Outcome",
-    "Retried",
-    "Succeeded",
-    "bury",
-    "find_settled",
-    "hand_back",
-    "retry",
-    "succeed",
-]
+__all__ = ["LOST_LIMIT", "MOVES", "Attempt", "Settled", "find_settled", "settle", "succeed", "succeed_one"]
 
-# An error is for a person to read; a megabyte of it helps nobody and bloats the table.
-MESSAGE_LIMIT = 2_000
-TRACE_LIMIT = 8_000
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An error as it is stored."""
-
-    type: str
-    message: str
-    trace: str
-    error: BaseException | None = field(default=None, repr=False, compare=False)
-
-
-class Succeeded(NamedTuple):
-    """The one outcome there are very many of; a tuple, as it is built fastest."""
-
-    job: ClaimedJob
-    result: str | None
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Retried:
-    job: ClaimedJob
-    failure: Failure
-    seconds: float
-    pause: float
-
-
-@dataclass(frozen=True, slots=True)
-class Buried:
-    job: ClaimedJob
-    failure: Failure
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class HandedBack:
-    """Not begun, or interrupted by our own stop: it costs no attempt."""
-
-    job: ClaimedJob
-
-
-Outcome = Succeeded | Retried | Buried | HandedBack
-
+LOST_LIMIT = 3  # three processes in a row are no accident
 
 #: An attempt: the job's id and the token of the claim. A process may hold two of one job, one of them stale.
 Attempt = tuple[JobId, int]
 
 
-def _settled(rows: Sequence[Row]) -> set[Attempt]:
+def _attempts(rows: Sequence[Row]) -> set[Attempt]:
     ids, tokens = rows[0]
     return set(zip(ids or (), tokens or (), strict=True))
 
 
-SUCCEED = statement(
-    "succeed",
-    """
-    with outcome as materialized (
-        select *
-        from unnest(%(ids)s::bigint[], %(tokens)s::bigint[], %(results)s::text[], %(seconds)s::float8[])
-            as outcome(id, token, result, seconds)
-    ), settled as (
+# The jobs of `outcome` that are still ours go to history.
+_TO_HISTORY = """
+    settled as (
         delete from {schema}.jobs as job
         using outcome
         where job.id = outcome.id
@@ -103,18 +43,31 @@ SUCCEED = statement(
         -- column by column: a later release may add columns, and their names must not clash with ours
         returning
             job.id, job.created_at, job.due_at, job.claimed_at, job.token, job.attempt, job.losses, job.priority, job.version,
-            job.member, job.queue, job.task, job.args, job.key, job.tags, job.retention,
+            job.member, job.queue, job.task, job.args, job.key, job.tags, job.retention, job.origin, job.redact,
             outcome.result, outcome.seconds
     ), recorded as (
         insert into {schema}.history (
             id, created_at, due_at, claimed_at, started_at, finished_at, token, attempt, losses, priority, version,
-            member, state, queue, task, args, result, key, tags, retention
+            member, state, queue, task, args, result, key, tags, retention, origin, redact
         )
         select
             id, created_at, due_at, claimed_at, {schema}.now() - seconds * interval '1 second', {schema}.now(), token,
-            attempt, losses, priority, version, member, 'succeeded', queue, task, args, result::jsonb, key, tags, retention
+            attempt, losses, priority, version, member, 'succeeded', queue, task, args, result::jsonb, key, tags, retention,
+            origin, redact
         from settled
     )
+"""
+
+SUCCEED = statement(
+    "succeed",
+    """
+    with outcome as materialized (
+        select *
+        from unnest(%(ids)s::bigint[], %(tokens)s::bigint[], %(results)s::text[], %(seconds)s::float8[])
+            as outcome(id, token, result, seconds)
+    ), """  # noqa: S608 - all parts are written out here
+    + _TO_HISTORY
+    + """
     select array_agg(id), array_agg(token) from settled
     """,
 )
@@ -122,6 +75,8 @@ SUCCEED = statement(
 
 def succeed(outcomes: Sequence[Succeeded]) -> Query[set[Attempt]]:
     """Move the jobs to history; returns the attempts that were still ours."""
+    # in one order, so that two who settle or cancel never wait for each other in a circle
+    outcomes = sorted(outcomes, key=lambda outcome: outcome.job.id)
     return SUCCEED.query(
         {
             "ids": numbers([o.job.id for o in outcomes]),
@@ -130,131 +85,164 @@ def succeed(outcomes: Sequence[Succeeded]) -> Query[set[Attempt]]:
             "results": [o.result for o in outcomes] if any(o.result for o in outcomes) else None,
             "seconds": numbers([o.seconds for o in outcomes]),
         },
-        read=_settled,
+        read=_attempts,
     )
 
 
-RETRY = statement(
-    "retry",
+SUCCEED_ONE = statement(
+    "succeed_one",
     """
     with outcome as materialized (
-        select *
-        from unnest(
-            %(ids)s::bigint[], %(tokens)s::bigint[], %(pauses)s::float8[], %(seconds)s::float8[],
-            %(types)s::text[], %(messages)s::text[], %(traces)s::text[]
-        ) as outcome(id, token, pause, seconds, type, message, trace)
-    ), taken as (
-        -- the attempt's member is cleared below, and an update returns only what it wrote
-        select job.id, job.member, outcome.token, outcome.pause, outcome.seconds, outcome.type, outcome.message, outcome.trace
-        from {schema}.jobs as job
-        join outcome on outcome.id = job.id and outcome.token = job.token
-        where job.state = 'running'
-        for update of job
-    ), settled as (
-        update {schema}.jobs as job
-        set state = 'queued',
-            due_at = {schema}.now() + taken.pause * interval '1 second',
-            token = null,
-            member = null,
-            claimed_at = null
-        from taken
-        where job.id = taken.id
-        returning
-            job.id, job.attempt, taken.member, taken.token, taken.seconds, taken.type, taken.message, taken.trace
-    ), recorded as (
-        insert into {schema}.attempts (
-            job_id, attempt, token, outcome, error_type, error_message, error_trace, member, started_at
-        )
-        select id, attempt, token, 'failed', type, message, trace, member, {schema}.now() - seconds * interval '1 second'
-        from settled
-    )
-    select array_agg(id), array_agg(token) from settled
-    """,
-)
-
-
-def retry(outcomes: Sequence[Retried]) -> Query[set[Attempt]]:
-    """Queue the jobs again, due after their pause, and keep the record of the attempt."""
-    return RETRY.query({**_failures(outcomes), "pauses": numbers(o.pause for o in outcomes)}, read=_settled)
-
-
-BURY = statement(
-    "bury",
-    """
-    with outcome as materialized (
-        select *
-        from unnest(
-            %(ids)s::bigint[], %(tokens)s::bigint[], %(seconds)s::float8[],
-            %(types)s::text[], %(messages)s::text[], %(traces)s::text[]
-        ) as outcome(id, token, seconds, type, message, trace)
-    ), settled as (
-        delete from {schema}.jobs as job
-        using outcome
-        where job.id = outcome.id
-          and job.token = outcome.token
-          and job.state = 'running'
-        returning
-            job.id, job.created_at, job.due_at, job.claimed_at, job.token, job.attempt, job.losses, job.priority, job.version,
-            job.member, job.queue, job.task, job.args, job.key, job.tags, job.retention,
-            outcome.seconds, outcome.type, outcome.message, outcome.trace
-    ), recorded as (
-        insert into {schema}.attempts (
-            job_id, attempt, token, outcome, error_type, error_message, error_trace, member, started_at
-        )
-        select id, attempt, token, 'failed', type, message, trace, member, {schema}.now() - seconds * interval '1 second'
-        from settled
-    ), buried as (
-        insert into {schema}.dead (
-            id, created_at, due_at, token, attempt, losses, priority, version, member, reason, queue, task, args, key,
-            tags, retention
-        )
         select
-            id, created_at, due_at, token, attempt, losses, priority, version, member, 'failed', queue, task, args, key,
-            tags, retention
-        from settled
-    )
-    select array_agg(id), array_agg(token) from settled
+            %(id)s::bigint as id, %(token)s::bigint as token, %(result)s::text as result, %(seconds)s::float8 as seconds
+    ), """  # noqa: S608 - all parts are written out here
+    + _TO_HISTORY
+    + """
+    select id from settled
     """,
 )
 
 
-def bury(outcomes: Sequence[Buried]) -> Query[set[Attempt]]:
-    """Move the jobs to the dead letters, where they stay until someone resolves them."""
-    return BURY.query(_failures(outcomes), read=_settled)
+def succeed_one(id: JobId, token: int, result: str | None, seconds: float) -> Query[bool]:
+    """The same for one job, inside a transaction of its body's; False when the claim has ended."""
+    return SUCCEED_ONE.query({"id": id, "token": token, "result": result, "seconds": seconds}, read=bool)
 
 
-HAND_BACK = statement(
-    "hand_back",
-    """
-    with handed_back as (
+# Where the jobs of `taken` go by their fate, and what is remembered of their attempts. `taken` has locked them. Its signature
+# is the token that a holder finds its own outcome by: whoever else writes one leaves none, or the holder would take it for its.
+MOVES = """
+    queued as (
         update {schema}.jobs as job
         set state = 'queued',
+            -- no job waits longer than a hundred years: one that asks for more must not spoil the batch
+            due_at = case
+                when taken.pause is null then job.due_at
+                else {schema}.now() + least(taken.pause, 3153600000) * interval '1 second'
+            end,
+            -- what was not begun, or asked for another time, has cost no attempt
+            attempt = job.attempt - (taken.kind in ('handed_back', 'snoozed'))::integer,
+            losses = job.losses + (taken.kind = 'lost')::integer,
             token = null,
             member = null,
             claimed_at = null,
-            attempt = job.attempt - 1
-        from unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) as outcome(id, token)
-        where job.id = outcome.id
-          and job.token = outcome.token
-          and job.state = 'running'
-        returning job.id, job.queue, outcome.token
+            progress = null,
+            progress_note = null
+        from taken
+        where job.id = taken.id
+          and taken.fate = 'queued'
+        returning job.id
+    ), gone as (
+        delete from {schema}.jobs as job
+        using taken
+        where job.id = taken.id
+          and taken.fate <> 'queued'
+        returning
+            job.id, job.created_at, job.due_at, job.claimed_at, taken.signature as token, job.attempt, job.losses,
+            job.priority, job.version, job.member, job.queue, job.task, job.args, job.key, job.tags, job.retention,
+            job.origin, job.redact, job.unique_key, job.saved, job.cancel_reason,
+            taken.fate, taken.kind, taken.seconds, taken.type, taken.message, taken.trace
+    ), recorded as (
+        insert into {schema}.attempts (
+            job_id, attempt, token, outcome, error_type, error_message, error_trace, member, started_at
+        )
+        select
+            id, attempt, token, case when kind = 'lost' then 'lost' else 'failed' end, type, message, trace, member,
+            {schema}.now() - seconds * interval '1 second'
+        from taken
+        where kind in ('retried', 'buried', 'lost')
+    ), buried as (
+        insert into {schema}.dead (
+            id, created_at, due_at, token, attempt, losses, priority, version, member, reason, queue, task, args, key,
+            tags, retention, origin, redact, unique_key, saved, error_type, error_message, error_trace
+        )
+        select
+            id, created_at, due_at, token, attempt, losses + (kind = 'lost')::integer, priority, version, member,
+            case when kind = 'lost' then 'lost' else 'failed' end, queue, task, args, key, tags, retention, origin, redact,
+            unique_key, saved, type, message, trace
+        from gone
+        where fate = 'dead'
+    ), cancelled as (
+        insert into {schema}.history (
+            id, created_at, due_at, claimed_at, started_at, token, attempt, losses, priority, version, member, state,
+            queue, task, args, key, tags, retention, origin, redact, reason
+        )
+        select
+            id, created_at, due_at, claimed_at, {schema}.now() - seconds * interval '1 second', token, attempt,
+            losses + (kind = 'lost')::integer, priority, version, member, 'cancelled', queue, task, args, key, tags,
+            retention, origin, redact,
+            case when kind = 'cancelled' then coalesce(message, cancel_reason) else cancel_reason end
+        from gone
+        where fate = 'cancelled'
     ), woken as materialized (
-        select count(pg_notify(%(channel)s, queue)) from (select distinct queue from handed_back) as queues
+        select count(pg_notify(%(channel)s, queues.queue))
+        from (select distinct queue from taken where fate = 'queued' and kind in ('handed_back', 'lost')) as queues
     )
-    select array_agg(handed_back.id), array_agg(handed_back.token) from handed_back, woken
+"""
+
+SETTLE = statement(
+    "settle",
+    """
+    with outcome as materialized (
+        select *
+        from unnest(
+            %(ids)s::bigint[], %(tokens)s::bigint[], %(kinds)s::text[], %(pauses)s::float8[], %(seconds)s::float8[],
+            %(types)s::text[], %(messages)s::text[], %(traces)s::text[]
+        ) as outcome(id, token, kind, pause, seconds, type, message, trace)
+    ), taken as materialized (
+        select
+            job.id, job.token, job.token as signature, job.attempt, job.member, job.queue,
+            outcome.kind, outcome.pause, outcome.seconds, outcome.type, outcome.message, outcome.trace,
+            case
+                when outcome.kind = 'cancelled' or job.cancel_requested_at is not null then 'cancelled'
+                when outcome.kind = 'buried' then 'dead'
+                when outcome.kind = 'lost' and job.losses + 1 >= %(lost_limit)s then 'dead'
+                else 'queued'
+            end as fate
+        from {schema}.jobs as job
+        join outcome on outcome.id = job.id and outcome.token = job.token
+        where job.state = 'running'
+        -- in one order, so that two who settle never wait for each other in a circle
+        order by job.id
+        for update of job
+    ), """  # noqa: S608 - all parts are written out here
+    + MOVES
+    + """
+    select taken.id, taken.token, taken.fate from taken, woken
     """,
 )
 
 
-def hand_back(outcomes: Sequence[HandedBack], channel: str) -> Query[set[Attempt]]:
-    """Queue the jobs again as if they had never been claimed, and wake a peer that has room."""
-    return HAND_BACK.query(
+class Settled(NamedTuple):
+    """An attempt that was still ours, and where its job went: queued, dead or cancelled."""
+
+    id: JobId
+    token: int
+    fate: str
+
+
+def settle(outcomes: Sequence[Unsuccessful], channel: str, *, lost_limit: int = LOST_LIMIT) -> Query[list[Settled]]:
+    """Queue, bury or end the jobs, and keep the record of their attempts; returns those that were still ours.
+
+    Peers are woken for what was handed back or lost.
+    """
+    failures = [o.failure for o in outcomes]
+    return SETTLE.query(
         {
             "ids": numbers(o.job.id for o in outcomes),
             "tokens": numbers(o.job.token for o in outcomes),
+            "kinds": [o.kind for o in outcomes],
+            "pauses": [o.pause for o in outcomes],
+            "seconds": numbers(o.seconds for o in outcomes),
+            "types": [f.type if f else None for f in failures],
+            "messages": [
+                f.message if f else o.reason if isinstance(o, Cancelled) else None
+                for o, f in zip(outcomes, failures, strict=True)
+            ],
+            "traces": [f.trace if f else None for f in failures],
             "channel": channel,
+            "lost_limit": lost_limit,
         },
-        read=_settled,
+        read=lambda rows: [Settled(*row) for row in rows],
     )
 
 
@@ -276,15 +264,4 @@ FIND_SETTLED = statement(
 def find_settled(jobs: Sequence[ClaimedJob]) -> Query[set[Attempt]]:
     """The attempts whose outcome is on record under our token: an earlier settle of ours did commit."""
     params = {"ids": numbers(job.id for job in jobs), "tokens": numbers(job.token for job in jobs)}
-    return FIND_SETTLED.query(params, read=_settled)
-
-
-def _failures(outcomes: Sequence[Retried] | Sequence[Buried]) -> dict[str, object]:
-    return {
-        "ids": numbers(o.job.id for o in outcomes),
-        "tokens": numbers(o.job.token for o in outcomes),
-        "seconds": numbers(o.seconds for o in outcomes),
-        "types": [o.failure.type for o in outcomes],
-        "messages": [o.failure.message for o in outcomes],
-        "traces": [o.failure.trace for o in outcomes],
-    }
+    return FIND_SETTLED.query(params, read=_attempts)

@@ -5,33 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from rota.clock import Deadline, Duration
 from rota.errors import DatabaseUnavailable, RotaError
-from rota.facts import Facts, JobClaimLost, JobFailed, JobLost, JobSucceeded, WorkerStarted, WorkerStopped
+from rota.facts import Facts, HistoryKept, JobClaimLost, JobLost, WorkerStarted, WorkerStopped
+from rota.jobs.cancel import end_cancelled, find_unwanted
+from rota.jobs.children import Children
 from rota.jobs.claim import ClaimedJob, Claimer, give_back_claim, held_tokens
+from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.execute import Executor
+from rota.jobs.outcome import Outcome
 from rota.jobs.rescue import prune_members, rescue
-from rota.jobs.settle import (
-    Buried,
-    Failure,
-    HandedBack,
-    Outcome,
-    Retried,
-    Succeeded,
-    bury,
-    find_settled,
-    hand_back,
-    retry,
-    succeed,
-)
+from rota.jobs.retention import Upkeep, upkeep
+from rota.jobs.running import Desk
+from rota.jobs.settle import Attempt, find_settled
+from rota.jobs.source import JobSource
+from rota.jobs.suspects import Gate
 from rota.leases.control import Control, Reactions
-from rota.postgres.connection import is_about_data
+from rota.postgres.keys import lock_key
 from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
 from rota.postgres.session import Session
@@ -50,6 +46,10 @@ _PLANNING = {
 }
 
 
+# How long the reply to a COMMIT may take before a claim that is gone counts as taken away.
+_SETTLING_SECONDS = 0.2
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     queues: tuple[str, ...] | None = None  # None: whatever queue a job of a known task is in
@@ -57,13 +57,21 @@ class WorkerSettings:
     poll: float = 2.0  # seconds between looks while wake-ups arrive: what a lost one may cost
     poll_deaf: float = 0.5  # and while they do not
     rescue_every: float = 5.0  # the net under the rescue that follows at once when we end a member
+    cancel_every: float = 5.0  # the net under the message that something we run is to end
+    cancel_deaf: float = 0.5  # and while messages do not arrive
+    upkeep_every: float = 60.0  # seconds between rounds of history's upkeep; one that finds nothing to do is cheap
 
 
 class Worker:
     """Works from `start` until it is stopped. `reactions` belong into the control thread."""
 
     def __init__(
-        self, database: Database, tasks: Mapping[str, Task[..., Any]], settings: WorkerSettings, facts: Facts
+        self,
+        database: Database,
+        tasks: Mapping[str, Task[..., Any]],
+        settings: WorkerSettings,
+        facts: Facts,
+        codec: Codec | None = None,
     ) -> None:
         self._database = database
         self._tasks = tasks
@@ -73,25 +81,41 @@ class Worker:
         self._control: Control | None = None
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
+        self._cancels = asyncio.Event()
         self._unknown: set[int] = set()
         self.reactions = Reactions(
-            on_wake=self._on_wake, on_ended=self._on_ended, on_identity_lost=self._on_identity_lost
+            on_wake=self._on_wake,
+            on_cancel=self._on_cancel,
+            on_ended=self._on_ended,
+            on_identity_lost=self._on_identity_lost,
         )
         claiming = Session(database.connector("claim", settings=_PLANNING), database.schema)
         self._settling = Session(database.connector("settle", settings=_PLANNING), database.schema)
         self._claiming = claiming
-        self._source = _JobSource(
-            self,
-            Claimer(claiming, queues=settings.queues, tasks=sorted(tasks)),
+        self._gate = Gate(lambda: self._source.wake())
+        self._source = JobSource(
+            Claimer(claiming, queues=settings.queues, tasks={name: tasks[name].version for name in sorted(tasks)}),
+            self._gate,
             self._settling,
-            wake_channel(database.schema),
+            channel=wake_channel(database.schema),
+            control=lambda: self.control,
+            poll=lambda: settings.poll if self.control.hears else settings.poll_deaf,
+            facts=facts,
         )
+        desk = Desk(database, codec, self._stop.is_set)
+        self._children = Children(settings.concurrency, desk, lambda: database.dsn, facts)
         self._executor = Executor(
-            tasks, threads=settings.concurrency, scope=database.schema, stopping=self._stop.is_set
+            tasks,
+            threads=settings.concurrency,
+            desk=desk,
+            facts=facts,
+            in_child=self._children.run,
+            stuck=lambda job, outcome: self._consumer.abandon(job, outcome),
+            occupied=lambda body: self._consumer.occupy(body),
         )
         self._consumer: Consumer[ClaimedJob, Outcome] = Consumer(
             self._source,
-            self._executor.run,
+            self._run_job,
             self._executor.broken,
             concurrency=settings.concurrency,
             facts=facts,
@@ -119,6 +143,8 @@ class Worker:
                 self._stop.wait(),
                 self._consumer.failure(),
                 self._rescue(),
+                self._cancel(),
+                self._keep_history(),
                 *([self._empty()] if drain else []),
             )
         ]
@@ -132,10 +158,10 @@ class Worker:
             raise
         finally:
             self._stop.set()
+            self._children.stopping()
             for watcher in watchers:
                 watcher.cancel()
-            await asyncio.wait(watchers)
-            await self._finished(Deadline.after(0 if hurried else grace))
+            await self._finished(watchers, Deadline.after(0 if hurried else grace))
 
     def stop(self) -> None:
         """Ask the worker to stop; asked again, it stops waiting for running bodies. Safe from any thread."""
@@ -146,9 +172,9 @@ class Worker:
             self._consumer.hurry()
         self._stop.set()
 
-    async def _finished(self, deadline: Deadline) -> None:
+    async def _finished(self, watchers: list[asyncio.Task[Any]], deadline: Deadline) -> None:
         """Finish, whatever happens meanwhile: who is cancelled is in a hurry, but must not leave things half done."""
-        finishing = asyncio.ensure_future(self._finish(deadline))
+        finishing = asyncio.ensure_future(self._finish(watchers, deadline))
         cancelled: asyncio.CancelledError | None = None
         while not finishing.done():
             try:
@@ -160,9 +186,11 @@ class Worker:
         if cancelled is not None:
             raise cancelled
 
-    async def _finish(self, deadline: Deadline) -> None:
+    async def _finish(self, watchers: list[asyncio.Task[Any]], deadline: Deadline) -> None:
+        await asyncio.wait(watchers)
         await self._consumer.drain(deadline)
         self._executor.close()
+        await self._children.close()
         await self._claiming.close()
         await self._settling.close()
         statements = self._claiming.statements + self._settling.statements
@@ -188,15 +216,81 @@ class Worker:
             with contextlib.suppress(DatabaseUnavailable):  # the claim says so already; the next round comes
                 while rescued := await self._claiming.run(rescue(channel)):
                     for job in rescued:
-                        self._facts.emit(JobLost(job.id, job.task, job.queue, job.attempt, job.member, job.dead))
+                        what = (job.id, job.task, job.queue, job.attempt)
+                        self._facts.emit(JobLost(*what, job.member, job.fate, f"its worker {job.member} was lost"))
                     self._source.wake()
                 await self._give_back_unknown()
+                await self._claiming.run(end_cancelled())
                 if random.random() < 0.01:
                     await self._claiming.run(prune_members())
             self._ended.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.rescue_every * random.uniform(0.8, 1.2)):
                     await self._ended.wait()
+
+    async def _run_job(self, job: ClaimedJob) -> Outcome:
+        if not job.losses:
+            return await self._executor.run(job)
+        with self._gate.passed(job):
+            return await self._executor.run(job)
+
+    async def _cancel(self) -> None:
+        """End what nobody wants any more: at once when told, and now and then, since messages may be lost."""
+        while True:
+            self._cancels.clear()
+            with contextlib.suppress(DatabaseUnavailable):
+                await self._cancel_unwanted()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(
+                    self._settings.cancel_every if self.control.hears else self._settings.cancel_deaf
+                ):
+                    await self._cancels.wait()
+
+    async def _cancel_unwanted(self) -> None:
+        void: set[Attempt] = set()
+        # a void claim is looked at twice: the attempt may be settling itself, in a transaction of its body's
+        while attempts := sorted(void) or self._executor.attempts():
+            unwanted = await self._claiming.run(find_unwanted(attempts))
+            taken_away = unwanted.void & void
+            if taken_away:
+                # a child may have settled its job by itself, and go on
+                settled = await self._claiming.run(find_settled(self._executor.claims(taken_away)))
+                taken_away = taken_away - settled
+            for attempt in unwanted.cancelled | taken_away:
+                self._executor.cancel(attempt)
+            if void or not unwanted.void:
+                return
+            void = unwanted.void
+            await asyncio.sleep(_SETTLING_SECONDS)
+
+    async def _keep_history(self) -> None:
+        """Make and drop partitions of the history now and then; who comes first does it for all.
+
+        The first round comes at once: after some days off, or for a new class of retention, there is no partition yet for what
+        is about to settle.
+        """
+        key = lock_key(self._database.schema, "upkeep", "history")
+        hindered: list[str] = []
+        while True:
+            pause = random.uniform(0.8, 1.2) * self._settings.upkeep_every
+            with contextlib.suppress(RotaError):  # whoever comes next does it
+                done = await self._upkeep(key)
+                if done is not None:
+                    if done.created or done.dropped or done.deleted or done.forgotten or done.hindered != hindered:
+                        hindered = done.hindered
+                        self._facts.emit(
+                            HistoryKept(done.created, done.dropped, done.deleted + done.forgotten, tuple(hindered))
+                        )
+                    pause = 0.05 if done.unfinished else pause
+            await asyncio.sleep(pause)
+
+    async def _upkeep(self, key: int) -> Upkeep | None:
+        # a connection of its own, for a moment: neither claims nor the user's callers wait behind it
+        session = Session(self._database.connector("upkeep"), self._database.schema)
+        try:
+            return await session.run(upkeep(key))
+        finally:
+            await session.close()
 
     async def _give_back_unknown(self) -> None:
         """Give back what the database says we hold and we know nothing of.
@@ -217,6 +311,9 @@ class Worker:
         if self._settings.queues is None or queue in self._settings.queues:
             self._in_loop(self._source.wake)
 
+    def _on_cancel(self) -> None:
+        self._in_loop(self._cancels.set)
+
     def _on_ended(self, members: object) -> None:
         self._in_loop(self._ended.set)
 
@@ -225,142 +322,10 @@ class Worker:
 
     def _drop(self) -> None:
         for job in self._consumer.drop():
-            self.claim_lost(job, finished=False)
-
-    def settled(self, outcomes: Iterable[Outcome]) -> None:
-        """Say what became of attempts, once it is durable."""
-        if not self._facts.wanted(JobSucceeded) and not self._facts.wanted(JobFailed):
-            return
-        for outcome in outcomes:
-            job = outcome.job
-            if isinstance(outcome, Succeeded):
-                self._facts.emit(JobSucceeded(job.id, job.task, job.queue, job.attempt, outcome.seconds))
-            elif isinstance(outcome, Retried | Buried):
-                error, pause = outcome.failure.error, outcome.pause if isinstance(outcome, Retried) else None
-                self._facts.emit(JobFailed(job.id, job.task, job.queue, job.attempt, outcome.seconds, error, pause))
-
-    def claim_lost(self, job: ClaimedJob, *, finished: bool) -> None:
-        self._facts.emit(JobClaimLost(job.id, job.task, job.attempt, job.token, finished))
+            self._facts.emit(JobClaimLost(job.id, job.task, job.attempt, job.token, finished=False))
+            if job.losses:
+                self._gate.leave(job)
 
     def _in_loop(self, call: Any) -> None:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
-
-    @property
-    def poll(self) -> float:
-        return self._settings.poll if self.control.hears else self._settings.poll_deaf
-
-
-class _JobSource:
-    """Jobs as a source of work for the consumer."""
-
-    def __init__(self, worker: Worker, claimer: Claimer, settling: Session, channel: str) -> None:
-        self._worker = worker
-        self._claimer = claimer
-        self._settling = settling
-        self._channel = channel
-        self._woken = asyncio.Event()
-        self._pause = 0.0
-        self._looks_begun = 0
-        self._last_short_look = 0
-        self._short_look = asyncio.Event()
-
-    def wake(self) -> None:
-        self._woken.set()
-
-    async def found_nothing(self) -> None:
-        """Return after a claim that begins from now on, walks from the start, and finds less than it could take."""
-        begun = self._looks_begun
-        self.wake()
-        while self._last_short_look <= begun:
-            self._short_look.clear()
-            await self._short_look.wait()
-
-    @property
-    def claims_under_way(self) -> set[int]:
-        return self._claimer.under_way
-
-    def may_start(self) -> bool:
-        return self._worker.control.may_act
-
-    async def claim(self, limit: int) -> Sequence[ClaimedJob]:
-        control = self._worker.control
-        if not control.may_act:
-            return []
-        if self._woken.is_set():
-            self._woken.clear()
-            self._claimer.look_from_start()
-        self._looks_begun += 1
-        look = self._looks_begun
-        member = control.member
-        jobs = await self._claimer.claim(
-            limit, member, still_valid=lambda: control.may_act and control.member == member
-        )
-        if jobs:
-            self._pause = 0.0
-        if len(jobs) < limit:
-            self._last_short_look = look
-            self._short_look.set()
-        return jobs
-
-    async def wait_for_more(self) -> None:
-        if not self._worker.control.may_act:
-            # the control thread is about to be back; nobody wakes us for that
-            await asyncio.sleep(0.05)
-            return
-        # Wake-ups may be coalesced, so look again soon after the last work, then ever less often.
-        self._pause = min(self._worker.poll, self._pause * 4 or 0.005)
-        pause = self._pause
-        if self._claimer.next_due_in is not None:
-            pause = min(pause, self._claimer.next_due_in)
-        try:
-            async with asyncio.timeout(pause):
-                await self._woken.wait()
-            self._pause = 0.0
-        except TimeoutError:
-            self._claimer.look_from_start()
-
-    async def settle(self, outcomes: Sequence[Outcome]) -> None:
-        for kind, write in (
-            (Succeeded, succeed),
-            (Retried, retry),
-            (Buried, bury),
-        ):
-            some = [outcome for outcome in outcomes if isinstance(outcome, kind)]
-            if some:
-                await self._settle(some, write)
-
-    async def hand_back(self, items: Sequence[ClaimedJob]) -> None:
-        await self._claimer.give_back_unknown()
-        if items:
-            await self._settling.run(hand_back([HandedBack(job) for job in items], self._channel))
-
-    async def _settle(self, outcomes: list[Any], write: Any) -> None:
-        try:
-            settled = await self._settling.run(write(outcomes))
-        except DatabaseUnavailable:
-            raise
-        except RotaError as error:
-            if is_about_data(error.__cause__):
-                await self._settle_apart(outcomes, write, error)
-                return
-            # rights were taken, a table is gone: no fault of these jobs, so they wait until someone mends it
-            raise DatabaseUnavailable(str(error)) from error
-        unmatched = [outcome.job for outcome in outcomes if (outcome.job.id, outcome.job.token) not in settled]
-        if unmatched:
-            settled |= await self._settling.run(find_settled(unmatched))
-            for job in unmatched:
-                if (job.id, job.token) not in settled:
-                    self._worker.claim_lost(job, finished=True)
-        self._worker.settled(outcome for outcome in outcomes if (outcome.job.id, outcome.job.token) in settled)
-
-    async def _settle_apart(self, outcomes: list[Any], write: Any, error: RotaError) -> None:
-        """PostgreSQL refused what one outcome of the batch holds: find that one, and let it fail alone."""
-        if len(outcomes) > 1:
-            for outcome in outcomes:
-                await self._settle([outcome], write)
-            return
-        if isinstance(outcomes[0], Buried):
-            raise error
-        failure = Failure("InvalidResult", f"what became of the attempt could not be stored: {error}"[:2000], "")
-        await self._settle([Buried(outcomes[0].job, failure, outcomes[0].seconds)], bury)

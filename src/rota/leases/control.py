@@ -59,7 +59,7 @@ from rota.leases.members import (
 )
 from rota.postgres.connection import Connector, is_direct, translated
 from rota.postgres.keys import lock_key
-from rota.postgres.notify import Probe, probe_channel, wake_channel
+from rota.postgres.notify import Probe, cancel_channel, probe_channel, wake_channel
 from rota.postgres.query import Query
 
 __all__ = ["Control", "LeaseSettings"]
@@ -93,6 +93,7 @@ class Reactions:
     """What the process does with the news. Called in the control thread: hand over, do not work."""
 
     on_wake: Callable[[str], None] = lambda queue: None
+    on_cancel: Callable[[], None] = lambda: None
     on_ended: Callable[[tuple[EndedMember, ...]], None] = lambda members: None
     on_identity_lost: Callable[[UUID], None] = lambda member: None
 
@@ -283,7 +284,11 @@ class Control:
         if self._pooled:
             return
         connection.add_notify_handler(lambda note: self._notified(note.channel, note.payload))
-        for channel in (wake_channel(self._schema), probe_channel(self._schema, str(self.member))):
+        for channel in (
+            wake_channel(self._schema),
+            cancel_channel(self._schema),
+            probe_channel(self._schema, str(self.member)),
+        ):
             connection.execute(SQL("listen {}").format(Identifier(channel)), prepare=False)
 
     def _prove(self, connection: Connection[TupleRow]) -> int | None:
@@ -362,5 +367,8 @@ class Control:
     def _notified(self, channel: str, payload: str) -> None:
         if channel == wake_channel(self._schema):
             self._reactions.on_wake(payload)
+        elif channel == cancel_channel(self._schema):
+            if payload == str(self.member):
+                self._reactions.on_cancel()
         elif self._probe.heard(payload):
             self._facts.emit(ListenerHeard())

@@ -56,6 +56,8 @@ _SESSION: dict[str, str] = {
     "default_transaction_read_only": "off",
     "statement_timeout": "30s",  # no statement of ours is long; one that hangs must not hang its caller
     "lock_timeout": "10s",
+    "idle_session_timeout": "0",
+    "transaction_timeout": "0",
     "idle_in_transaction_session_timeout": "15s",  # never longer than the lease: see the design of takeover
     "search_path": "pg_catalog, pg_temp",  # all our names are qualified
     "timezone": "UTC",
@@ -167,7 +169,9 @@ class Connector:
         return (
             "/* rota:settings */ select pg_catalog.pg_backend_pid() = %(pid)s, case when pg_catalog.pg_backend_pid() = %(pid)s "
             "then (select pg_catalog.count(pg_catalog.set_config(s.name, s.value, false)) "
-            "from unnest(%(names)s::text[], %(values)s::text[]) as s(name, value)) end",
+            "from unnest(%(names)s::text[], %(values)s::text[]) as s(name, value) "
+            # not every version knows every one of them
+            "where pg_catalog.current_setting(s.name, true) is not null) end",
             {
                 "pid": connection.pgconn.backend_pid,
                 "names": list(settings),
@@ -242,8 +246,9 @@ def is_stale_plan(error: psycopg.Error) -> bool:
 
 
 def is_about_data(error: BaseException | None) -> bool:
-    """Whether PostgreSQL refused the values it was given (22), or their size and depth (54), rather than the statement."""
-    return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(("22", "54"))
+    """Whether PostgreSQL refused the values it was given (22), by a constraint (23), or for their size and depth (54), rather
+    than the statement."""
+    return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(("22", "23", "54"))
 
 
 def _without_secrets(text: str, dsn: Dsn | None) -> str:

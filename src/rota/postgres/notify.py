@@ -12,12 +12,17 @@ import secrets
 from rota.clock import boottime
 from rota.postgres.keys import channel
 
-__all__ = ["Probe", "Throttle", "probe_channel", "wake_channel"]
+__all__ = ["Probe", "Throttle", "cancel_channel", "probe_channel", "wake_channel"]
 
 
 def wake_channel(schema: str) -> str:
     """Where workers listen; the payload names a queue and is never trusted for more than looking there."""
     return channel(schema, "wake")
+
+
+def cancel_channel(schema: str) -> str:
+    """Where workers hear that something they run is to end; the payload names the member that runs it."""
+    return channel(schema, "cancel")
 
 
 def probe_channel(schema: str, listener: str) -> str:

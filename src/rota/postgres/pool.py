@@ -7,9 +7,11 @@ as it is: its transactions, its limits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -21,7 +23,8 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout, TooMa
 from rota.errors import DatabaseUnavailable
 from rota.postgres.connection import BoundedConnection, Connector, check_fork, is_alive, is_stale_plan, translated
 from rota.postgres.dsn import Dsn
-from rota.postgres.query import Query, Steps
+from rota.postgres.foreign import Foreign
+from rota.postgres.query import Query, Row, Steps
 
 __all__ = ["Database", "UserPool"]
 
@@ -32,6 +35,11 @@ UserPool = AsyncConnectionPool[Any] | ConnectionPool[Any]
 _WAIT_SECONDS = 10.0
 # A server that accepts a statement and never answers is given up after this.
 _PATIENCE_SECONDS = 60.0
+# Our sessions are set up for our statements. In a transaction of the user's, names are found and time is limited as the
+# database and the role say; but it may not idle for longer than a lease.
+_AS_THE_USER_HAS_IT = "; ".join(
+    f"set local {name} to default" for name in ("search_path", "statement_timeout", "lock_timeout", "timezone")
+)
 
 
 class Database:
@@ -87,6 +95,35 @@ class Database:
 
     def run_steps_sync(self, steps: Steps[T]) -> T:
         return self._with_connection_sync(lambda connection: _execute_steps_sync(connection, self.schema, steps))
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection[Any]]:
+        """A connection for statements of the user's, with a transaction open, which commits when the block ends well."""
+        self._check_fork()
+        try:
+            pool = self._user_async or await self._pool()
+            async with pool.connection(timeout=_WAIT_SECONDS) as connection, connection.transaction():
+                if not self._user_async:
+                    await connection.execute(_AS_THE_USER_HAS_IT, prepare=False)
+                yield connection
+        except PoolTimeout as error:
+            raise self._translated(error) from error
+
+    @contextlib.contextmanager
+    def transaction_sync(self) -> Iterator[Connection[Any]]:
+        self._check_fork()
+        try:
+            pool = self._user_sync or self._pool_sync()
+            with pool.connection(timeout=_WAIT_SECONDS) as connection, _patient(connection), connection.transaction():
+                if not self._user_sync:
+                    connection.execute(_AS_THE_USER_HAS_IT, prepare=False)
+                yield connection
+        except PoolTimeout as error:
+            raise self._translated(error) from error
+
+    def borrow(self, *, is_async: bool) -> Borrowed:
+        """A connection for one transaction, whose end its borrower decides."""
+        return Borrowed(self, is_async=is_async)
 
     async def close(self) -> None:
         """Close what this loop and the sync callers opened. The next use opens it again."""
@@ -182,6 +219,46 @@ class Database:
                     name="rota-sync",
                 )
             return self._sync
+
+
+class Borrowed(Foreign):
+    """One of our connections for one transaction, whose end its borrower decides, as if it were a connection of the user's."""
+
+    def __init__(self, database: Database, *, is_async: bool) -> None:
+        super().__init__(None, is_async=is_async)
+        self._database = database
+
+    async def begin(self) -> None:
+        self._block = self._database.transaction() if self.is_async else self._database.transaction_sync()
+        self.native = await self._block.__aenter__() if self.is_async else self._block.__enter__()
+
+    async def commit(self) -> None:
+        block = self._take_block()
+        await self._answer(block.__aexit__(None, None, None) if self.is_async else block.__exit__(None, None, None))
+
+    async def rollback(self) -> None:
+        block, undo = self._take_block(), (psycopg.Rollback, psycopg.Rollback(), None)
+        await self._answer(block.__aexit__(*undo) if self.is_async else block.__exit__(*undo))
+
+    async def _rows(self, sql: str, params: Mapping[str, Any]) -> Sequence[Row]:
+        cursor = self.native.cursor(row_factory=tuple_row)
+        await self._answer(cursor.execute(sql, params))
+        rows: Sequence[Row] = await self._answer(cursor.fetchall())
+        return rows
+
+
+@contextlib.contextmanager
+def _patient(connection: Connection[Any]) -> Iterator[None]:
+    """Wait for the user's statements as long as they take."""
+    patience = getattr(connection, "patience", None)
+    if patience is None:
+        yield
+        return
+    connection.patience = math.inf  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        connection.patience = patience  # type: ignore[attr-defined]
 
 
 async def _execute(connection: AsyncConnection[Any], schema: str, query: Query[T]) -> T:

@@ -30,12 +30,18 @@ grant usage on schema {schema} to {role};
 _ENQUEUE = """
 grant insert on {schema}.jobs to {role};
 grant select (id, queue, task, state, priority, created_at, due_at) on {schema}.jobs to {role};
-grant execute on function {schema}.now(), {schema}.enqueue(text, jsonb, text, integer, timestamptz, text[]) to {role};
+grant execute on function
+    {schema}.now(),
+    {schema}.put_jobs(jsonb),
+    {schema}.enqueue(text, jsonb, text, integer, timestamptz, text[], text, text, integer)
+to {role};
 """
 
 _WORKER = """
 grant select, insert, update, delete on {schema}.jobs, {schema}.members to {role};
-grant select, insert, update, delete on {schema}.history, {schema}.attempts, {schema}.dead to {role};
+grant select, insert, update, delete on {schema}.history, {schema}.attempts, {schema}.dead, {schema}.uniques to {role};
+grant select, insert, update on {schema}.retention to {role};
+grant select, insert on {schema}.audit to {role};
 grant select on {schema}.meta, {schema}.migrations to {role};
 grant execute on all functions in schema {schema} to {role};
 """

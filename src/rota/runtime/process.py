@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from rota.app import Rota
 
@@ -20,7 +21,9 @@ logger = logging.getLogger("rota")
 
 def run_worker(app: Rota, *, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float) -> None:
     """Work until a signal, or with `drain` until there is nothing left. The second signal stops waiting for bodies."""
-    asyncio.run(_work(app, queues, concurrency, drain, grace))
+    with asyncio.Runner() as runner:
+        runner.run(_work(app, queues, concurrency, drain, grace))
+        _leave_stuck_coroutines(runner)
     _leave_stuck_threads()
 
 
@@ -42,15 +45,35 @@ async def _work(app: Rota, queues: Sequence[str] | None, concurrency: int | None
         await app.close()
 
 
+def _leave_stuck_coroutines(runner: asyncio.Runner) -> None:
+    """A body that refuses to be cancelled would keep the event loop from closing for ever."""
+    tasks = asyncio.all_tasks(runner.get_loop())
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _, refusing = runner.run(_ended(tasks))
+        if refusing:
+            _leave(f"{len(refusing)} coroutine(s) refuse to be cancelled")
+
+
+async def _ended(tasks: set[asyncio.Task[Any]]) -> tuple[set[asyncio.Task[Any]], set[asyncio.Task[Any]]]:
+    return await asyncio.wait(tasks, timeout=0.5)
+
+
 def _leave_stuck_threads() -> None:
     """A body in a thread cannot be stopped, and its job was handed back: do not wait for it at exit."""
     stuck = [thread for thread in threading.enumerate() if thread.name.startswith("rota-task") and not thread.daemon]
     if any(_in_a_body(thread) for thread in stuck):
-        logger.warning("%d thread(s) are still in a task's body; leaving without them", len(stuck))
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        _leave(f"{len(stuck)} thread(s) are still in a task's body")
+
+
+def _leave(why: str) -> NoReturn:
+    """End this process now. Whatever goes on in it has lost its claim, and is nobody's work any more."""
+    logger.warning("%s; leaving without them", why)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _in_a_body(thread: threading.Thread) -> bool:

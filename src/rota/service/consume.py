@@ -20,7 +20,8 @@ import contextlib
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from concurrent.futures import Future
+from typing import Any, Generic, Protocol, TypeVar
 
 from rota.clock import Deadline, boottime
 from rota.errors import DatabaseUnavailable
@@ -86,6 +87,8 @@ class Consumer(Generic[Item, Outcome]):
         self._running: dict[int, tuple[asyncio.Task[None], Item]] = {}
         self._started = 0
         self._given_up: set[int] = set()
+        self._abandoned: set[int] = set()
+        self._outlived = 0
         self._unsettled: list[Outcome] = []
         self._finished_items: list[Item] = []
         self._settling = 0
@@ -103,6 +106,11 @@ class Consumer(Generic[Item, Outcome]):
     def idle(self) -> bool:
         """Nothing ready, running, unsettled or on its way back."""
         return not (self._ready or self._running or self._unsettled or self._settling or self._stale)
+
+    @property
+    def running(self) -> int:
+        """How many bodies run."""
+        return len(self._running)
 
     async def wait_idle(self) -> None:
         while not self.idle:
@@ -160,6 +168,35 @@ class Consumer(Generic[Item, Outcome]):
         """All that is claimed and not yet settled or handed back."""
         return [*self._ready, *self._stale, *self._finished_items, *(item for _, item in self._running.values())]
 
+    def abandon(self, item: Item, outcome: Outcome) -> None:
+        """Settle an item although its body does not end. Its slot stays taken until it does, and what it says then is void."""
+        for number, (_, running) in self._running.items():
+            if running is item:
+                del self._running[number]
+                self._abandoned.add(number)
+                self._take_in(item, outcome)
+                return
+
+    def occupy(self, body: Future[Any]) -> None:
+        """Count a body that goes on after its item was settled, in a thread that nobody can stop, until it ends."""
+        loop = asyncio.get_running_loop()
+        self._outlived += 1
+
+        def vacate() -> None:
+            self._outlived -= 1
+            self._start_ready()
+            self._note_change()
+
+        def ended(_: Future[Any]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody counts any more
+                loop.call_soon_threadsafe(vacate)
+
+        body.add_done_callback(ended)
+
+    @property
+    def _free(self) -> int:
+        return self._concurrency - len(self._running) - len(self._abandoned) - self._outlived
+
     def _give_up_running(self) -> None:
         for number, (task, _) in self._running.items():
             self._given_up.add(number)
@@ -184,17 +221,12 @@ class Consumer(Generic[Item, Outcome]):
         """How many to claim now: free slots, and what the next moments will need."""
         if len(self._unsettled) > _UNSETTLED_LIMIT:
             return 0
-        missing = self._concurrency - len(self._running) + self._ahead - len(self._ready)
+        missing = self._free + self._ahead - len(self._ready)
         # with enough at hand, wait until a fair batch is missing rather than claim one by one
         return missing if missing * 2 >= self._ahead else 0
 
     def _start_ready(self) -> None:
-        while (
-            self._ready
-            and len(self._running) < self._concurrency
-            and len(self._unsettled) <= _UNSETTLED_LIMIT
-            and self._source.may_start()
-        ):
+        while self._ready and self._free > 0 and len(self._unsettled) <= _UNSETTLED_LIMIT and self._source.may_start():
             item = self._ready.popleft()
             self._started += 1
             self._running[self._started] = (asyncio.create_task(self._run_one(self._started, item)), item)
@@ -206,7 +238,15 @@ class Consumer(Generic[Item, Outcome]):
             if number in self._given_up or isinstance(error, KeyboardInterrupt):
                 raise  # cancelled by us, who account for the item; or someone at a terminal wants us to end
             outcome = self._broken(item, error)
+        if number in self._abandoned:
+            self._abandoned.discard(number)
+            self._start_ready()
+            self._note_change()
+            return
         self._running.pop(number, None)
+        self._take_in(item, outcome)
+
+    def _take_in(self, item: Item, outcome: Outcome) -> None:
         self.finished += 1
         self._unsettled.append(outcome)
         self._finished_items.append(item)

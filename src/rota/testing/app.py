@@ -14,7 +14,8 @@ from psycopg_pool import AsyncConnectionPool
 from rota.app import Rota
 from rota.clock import Duration, duration
 from rota.errors import ConfigurationError, RotaError, SchemaMissing
-from rota.facts import JobFailed, JobSucceeded
+from rota.facts import JobCancelled, JobFailed, JobLost, JobSucceeded
+from rota.jobs.dead import Dead
 from rota.jobs.definition import Task
 from rota.jobs.job import Job
 from rota.jobs.queue import Jobs
@@ -39,21 +40,24 @@ class TestRota(Rota):
         super().__init__(dsn, schema=schema, lease=lease)
         if of is not None:
             self.facts, self.tasks, self.task = of.facts, of.tasks, of.task
-            self.jobs = Jobs(self.database, self.tasks)
+            self.codec, self.retention = of.codec, of.retention
+            self.jobs = Jobs(self.database, self.tasks, self.codec)
+            self.dead = Dead(self.database, self.tasks, self.codec, self.jobs)
 
     def _use(self, settings: Settings, pools: tuple[UserPool, ...] = ()) -> None:
         super()._use(settings, pools)
         self.database: Database = _LoopBoundDatabase(self._address, settings.schema, size=settings.pool_size)
-        self.jobs = Jobs(self.database, self.tasks)
+        self.jobs = Jobs(self.database, self.tasks, self.codec)
+        self.dead = Dead(self.database, self.tasks, self.codec, self.jobs)
 
     async def drain(self, *, queues: list[str] | None = None, concurrency: int | None = None) -> int:
         """Run all that is due, also what those jobs enqueue, and return how many jobs are settled by it, dead or alive.
 
         What waits for a later time, such as another attempt, stays queued: `advance` makes it due.
         """
-        with self.facts.recorded(JobSucceeded, JobFailed) as attempts:
+        with self.facts.recorded(JobSucceeded, JobFailed, JobCancelled, JobLost) as attempts:
             await self.work(queues, concurrency, drain=True)
-        return sum(isinstance(attempt, JobSucceeded) or attempt.retry_in is None for attempt in attempts)
+        return sum(_settles(attempt) for attempt in attempts)
 
     def drain_sync(self, *, queues: list[str] | None = None, concurrency: int | None = None) -> int:
         with contextlib.suppress(RuntimeError):
@@ -88,6 +92,12 @@ class TestRota(Rota):
         """Close what sync callers opened, and what is left on event loops that are idle now."""
         assert isinstance(self.database, _LoopBoundDatabase)
         self.database.close_everywhere()
+
+
+def _settles(attempt: JobSucceeded | JobFailed | JobCancelled | JobLost) -> bool:
+    if isinstance(attempt, JobFailed):
+        return attempt.retry_in is None
+    return not isinstance(attempt, JobLost) or attempt.fate != "queued"
 
 
 class _LoopBoundDatabase(Database):
@@ -136,7 +146,7 @@ def pointed_at(app: Rota, other: Rota) -> Iterator[None]:
     """Let an app use the database of another for the length of a block; tasks registered meanwhile are forgotten."""
     with _restored(app):
         tasks = dict(app.tasks)
-        app.settings, app.database, app.jobs = other.settings, other.database, other.jobs
+        app.settings, app.database, app.jobs, app.dead = other.settings, other.database, other.jobs, other.dead
         vars(app)["_address"] = other._address
         try:
             yield

@@ -1,0 +1,60 @@
+"""What commands that change something by hand have in common: who it was, a try without effect, several at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+
+from rota.cli.output import say
+from rota.errors import JobNotFound, NotPossible
+
+__all__ = ["change_options", "for_each", "json_object"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def change_options(command: F) -> F:
+    """`--by` and `--dry-run`."""
+    for option in (
+        click.option("--by", metavar="NAME", help="Who is on record for it. [default: user@host:pid]"),
+        click.option("--dry-run", is_flag=True, help="Change nothing; say what would be changed."),
+    ):
+        command = option(command)
+    return command
+
+
+def for_each(ids: Iterable[int], change: Callable[[int], None]) -> None:
+    """Do it to one after the other. What cannot be done is told, and once all were tried the command ends with 1."""
+    failed = False
+    for each in ids:
+        try:
+            change(each)
+        except (JobNotFound, NotPossible) as error:
+            say(f"rota: {error}")
+            failed = True
+    if failed:
+        sys.exit(1)
+
+
+def json_object(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[str, Any] | None:
+    """Arguments by name, written as a JSON object."""
+    if value is None:
+        return None
+    try:
+        read = json.loads(value, parse_constant=_refuse)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is no JSON ({error}). {_ADVICE}") from error
+    if not isinstance(read, dict):
+        raise click.BadParameter(f"{value!r} is no JSON object. {_ADVICE}")
+    return read
+
+
+_ADVICE = "Write the arguments by name, such as '{\"user_id\": 7}'."
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not in JSON")

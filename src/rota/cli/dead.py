@@ -1,0 +1,231 @@
+"""`rota dead`: dead letters, and what to do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+
+from rota.app import Rota
+from rota.cli.changes import change_options, for_each, json_object
+from rota.cli.jobs import print_fields
+from rota.cli.output import print_json, print_table, say, short_time
+from rota.cli.target import database_options, find_app, open_app
+from rota.jobs.letters import REASONS, Letter, LetterFilters
+
+__all__ = ["dead"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SAMPLES = 5
+
+
+@click.group()
+def dead() -> None:
+    """Look at dead letters, retry and acknowledge them."""
+
+
+def filter_options(command: F) -> F:
+    """The filters: letters that fit all of them."""
+    for option in (
+        click.option("--error", metavar="TEXT", help="In the type or the message of the last error."),
+        click.option("--reason", type=click.Choice(REASONS)),
+        click.option("--tag"),
+        click.option("--task"),
+        click.option("--queue"),
+    ):
+        command = option(command)
+    return command
+
+
+@dead.command("list")
+@filter_options
+@click.option("--resolved", is_flag=True, help="Those that are resolved, instead of those that are open.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@click.option("--after", type=int, help="Continue after this id: the last of the page before.")
+@click.option("--json", "as_json", is_flag=True)
+@database_options
+def list_(
+    queue: str | None,
+    task: str | None,
+    tag: str | None,
+    reason: str | None,
+    error: str | None,
+    resolved: bool,
+    limit: int,
+    after: int | None,
+    as_json: bool,
+    dsn: str | None,
+    schema: str | None,
+) -> None:
+    """Dead letters that fit all filters, the newest first."""
+    filters: LetterFilters = {"queue": queue, "task": task, "tag": tag, "reason": reason, "error": error}
+    with open_app(dsn, schema) as app:
+        found = app.dead.list_sync(resolved=resolved, limit=limit, after=after, **filters)
+    if as_json:
+        print_json(found)
+    else:
+        _print_letters(found)
+
+
+def _print_letters(letters: Iterable[Letter]) -> None:
+    print_table(
+        ["id", "task", "queue", "attempt", "reason", "died", "error", "resolution"],
+        [
+            [
+                each.id,
+                each.task,
+                each.queue,
+                each.attempt,
+                each.reason,
+                short_time(each.died_at),
+                _error(each)[:80],
+                f"{each.resolution} by {each.resolved_by}" if each.resolution else "",
+            ]
+            for each in letters
+        ],
+        empty="no letters fit",
+    )
+
+
+def _error(letter: Letter) -> str:
+    """The last error on one line."""
+    return " ".join(f"{letter.error_type or ''}: {letter.error_message or ''}".strip(": ").split())
+
+
+@dead.command()
+@click.argument("id", type=int)
+@click.option("--json", "as_json", is_flag=True)
+@database_options
+def show(id: int, as_json: bool, dsn: str | None, schema: str | None) -> None:
+    """One letter with its arguments, its last error, and how it was resolved."""
+    with open_app(dsn, schema) as app:
+        letter = app.dead.get_sync(id)
+    if as_json:
+        print_json(letter)
+        return
+    print_fields(
+        {
+            "id": letter.id,
+            "task": letter.task,
+            "version": letter.version,
+            "queue": letter.queue,
+            "reason": letter.reason,
+            "attempt": letter.attempt,
+            "losses": letter.losses or None,
+            "created": short_time(letter.created_at),
+            "died": short_time(letter.died_at),
+            "key": letter.key,
+            "tags": ", ".join(letter.tags),
+            "repeats": letter.origin,
+            "resolution": f"{letter.resolution} by {letter.resolved_by}" if letter.resolution else None,
+            "resolved": short_time(letter.resolved_at),
+            "note": letter.note,
+            "successor": letter.successor,
+            "arguments": letter.args,
+            "error": _error(letter),
+        }
+    )
+    if letter.error_trace:
+        click.echo(f"\n{letter.error_trace.rstrip()}")
+
+
+@dead.command()
+@click.argument("ids", type=int, nargs=-1, metavar="[ID...]")
+@click.option("--args", callback=json_object, help="Arguments to replace, of one letter; the others stay.")
+@click.option("--app", "app_path", metavar="APP", help="Check the arguments against this app's task, with its codec.")
+@click.option("--all", "everything", is_flag=True, help="All open letters that fit the filters, if there are any.")
+@filter_options
+@change_options
+@database_options
+def retry(
+    ids: tuple[int, ...],
+    args: dict[str, Any] | None,
+    app_path: str | None,
+    everything: bool,
+    queue: str | None,
+    task: str | None,
+    tag: str | None,
+    reason: str | None,
+    error: str | None,
+    by: str | None,
+    dry_run: bool,
+    dsn: str | None,
+    schema: str | None,
+) -> None:
+    """Make new jobs of dead letters: of those named, or of all that fit the filters.
+
+    Of letters that are named, the ids of the new jobs are printed.
+    """
+    filters: LetterFilters = {"queue": queue, "task": task, "tag": tag, "reason": reason, "error": error}
+    _check_choice(ids, everything, filters)
+    if args is not None and len(ids) != 1:
+        raise click.UsageError("--args is for one letter: name it.")
+    with open_app(dsn, schema) if app_path is None else find_app(app_path, dsn, schema) as app:
+        if not ids and not dry_run:
+            say(f"retried {app.dead.retry_many_sync(by=by, **filters)} letter(s)")
+        elif dry_run:
+            _preview(app, "retry", ids, filters)
+        else:
+
+            def change(id: int) -> None:
+                job = app.dead.retry_sync(id, args, by=by)
+                click.echo(job.id)
+                say(f"letter {id} ({job.task}) is tried again as job {job.id}")
+
+            for_each(ids, change)
+
+
+@dead.command()
+@click.argument("ids", type=int, nargs=-1, metavar="[ID...]")
+@click.option("--note", default="", help="Why nothing more is to be done.")
+@click.option("--all", "everything", is_flag=True, help="All open letters that fit the filters, if there are any.")
+@filter_options
+@change_options
+@database_options
+def acknowledge(
+    ids: tuple[int, ...],
+    note: str,
+    everything: bool,
+    queue: str | None,
+    task: str | None,
+    tag: str | None,
+    reason: str | None,
+    error: str | None,
+    by: str | None,
+    dry_run: bool,
+    dsn: str | None,
+    schema: str | None,
+) -> None:
+    """Put dead letters away without another try: those named, or all that fit the filters."""
+    filters: LetterFilters = {"queue": queue, "task": task, "tag": tag, "reason": reason, "error": error}
+    _check_choice(ids, everything, filters)
+    with open_app(dsn, schema) as app:
+        if not ids and not dry_run:
+            say(f"acknowledged {app.dead.acknowledge_many_sync(note, by=by, **filters)} letter(s)")
+        elif dry_run:
+            _preview(app, "acknowledge", ids, filters)
+        else:
+
+            def change(id: int) -> None:
+                letter = app.dead.acknowledge_sync(id, note, by=by)
+                say(f"letter {id} ({letter.task}) is acknowledged")
+
+            for_each(ids, change)
+
+
+def _check_choice(ids: tuple[int, ...], everything: bool, filters: LetterFilters) -> None:
+    chosen = any(value is not None for value in filters.values())
+    if ids and (everything or chosen):
+        raise click.UsageError("Name letters, or choose them by filters: not both.")
+    if not ids and not everything and not chosen:
+        raise click.UsageError("Name letters, choose them by filters, or say --all.")
+
+
+def _preview(app: Rota, verb: str, ids: tuple[int, ...], filters: LetterFilters) -> None:
+    if ids:
+        for_each(ids, lambda each: say(f"would {verb} letter {each} ({app.dead.get_sync(each).task})"))
+        return
+    say(f"would {verb} {app.dead.retry_many_sync(dry_run=True, **filters)} letter(s), such as:")
+    _print_letters(app.dead.list_sync(limit=_SAMPLES, **filters))

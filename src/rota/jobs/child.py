@@ -1,0 +1,272 @@
+"""`python -m rota.jobs.child FD`: what runs in a child. One body at a time, in its main thread, until the worker hangs up.
+
+The worker alone decides when a child ends. SIGINT and SIGTERM that come from elsewhere (a terminal, systemd stopping the
+whole group) are meant for the worker too, and it may let this body finish; what it wants is said on the line. The line also
+tells that the worker is gone, however it went, and then there is nobody to run anything for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import ctypes
+import faulthandler
+import inspect
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from queue import SimpleQueue
+from types import FrameType, ModuleType
+from typing import Any, Protocol, cast
+
+from rota.errors import ConfigurationError
+from rota.jobs.codec import Codec
+from rota.jobs.definition import Package, Task
+from rota.jobs.errand import Errand, line, written, written_failure
+from rota.jobs.execute import call_of, counted, outcome_of, success_of
+from rota.jobs.failure import describe
+from rota.jobs.outcome import AlreadySettled
+from rota.jobs.places import load
+from rota.jobs.running import Desk, RunningJob, running
+from rota.postgres.pool import Database
+from rota.service.points import reach
+
+__all__ = ["main"]
+
+_PR_SET_PDEATHSIG = 1
+# A child that grows beyond the memory there is should go before the worker does: as if it had a tenth of it more.
+_OOM_HANDICAP = 100
+# What closing connections may take, once there is nothing more to do.
+_LEAVE_SECONDS = 5.0
+
+
+class _Ended(SystemExit):
+    """Raised into a sync body that is to end."""
+
+
+class _Missing(Exception):
+    """The task cannot be found; says why, with the trace of what was raised first on the way."""
+
+    def __init__(self, why: str, trace: str) -> None:
+        super().__init__(why)
+        self.trace = trace
+
+
+class _App(Protocol):
+    """What an errand needs of the app that a task is registered on."""
+
+    @property
+    def database(self) -> Database: ...
+
+    @property
+    def codec(self) -> Codec | None: ...
+
+    def use(self, *, dsn: str, schema: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class _Child:
+    def __init__(self, worker: socket.socket) -> None:
+        self._worker = worker
+        self._main = threading.get_ident()
+        self._errands: SimpleQueue[Errand | None] = SimpleQueue()
+        self._runner = asyncio.Runner()  # one loop for all bodies, so that what one opened serves the next
+        self._tasks: dict[str, tuple[Task[..., Any], _App]] = {}
+        self._databases: dict[_App, tuple[str, str]] = {}
+        self._attempt: RunningJob | None = None
+        self._coroutine: asyncio.Task[Any] | None = None
+        self._busy = False
+        self._stopping = False
+        self._ending = False
+
+    def serve(self) -> None:
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        threading.Thread(target=self._listen, name="rota-line", daemon=True).start()
+        try:
+            while (errand := self._errands.get()) is not None:
+                answer = contextvars.copy_context().run(self._answer, errand)
+                _flush()
+                if self._ending:
+                    break
+                self._busy = False
+                self._say(answer)
+        except _Ended:
+            pass
+        if self._ending:
+            # what the body had to clean up it has; connections are closed by being gone, and threads are not waited for
+            _flush()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+        self._close()
+
+    def _listen(self) -> None:
+        """Take in what the worker says, until it hangs up."""
+        with contextlib.suppress(OSError):
+            for said in self._worker.makefile("rb"):
+                message = json.loads(said)
+                if "job" in message:
+                    self._busy = True
+                    self._errands.put(Errand.from_message(message))
+                elif "path" in message:
+                    sys.path[:], sys.argv[:] = message["path"], message["argv"]
+                elif "stopping" in message:
+                    self._stopping = True
+                elif "end" in message:
+                    self._ending = True
+                    signal.pthread_kill(self._main, signal.SIGTERM)
+        if not self._busy:
+            self._errands.put(None)
+            time.sleep(_LEAVE_SECONDS)
+        os._exit(1)
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        if not self._ending:
+            return
+        if self._attempt is not None:
+            self._attempt.tell("ended")
+        if self._coroutine is None:
+            raise _Ended(128 + signal.SIGTERM)
+        # from a handler the loop is woken like from a thread
+        self._coroutine.get_loop().call_soon_threadsafe(self._coroutine.cancel)
+
+    def _say(self, message: dict[str, Any]) -> None:
+        try:
+            self._worker.sendall(line(message))
+        except OSError:
+            os._exit(1)  # the worker is gone
+
+    def _answer(self, errand: Errand) -> dict[str, Any]:
+        try:
+            task, app = self._found(errand)
+        except _Missing as missing:
+            return {"missing": str(missing), "trace": missing.trace}
+        if self._databases.get(app) != (errand.dsn, errand.schema):
+            app.use(dsn=errand.dsn, schema=errand.schema)
+            self._databases[app] = (errand.dsn, errand.schema)
+        return self._run(task, Desk(app.database, app.codec, lambda: self._stopping), errand)
+
+    def _found(self, errand: Errand) -> tuple[Task[..., Any], _App]:
+        if errand.job.task not in self._tasks:
+            self._tasks[errand.job.task] = _find(errand)
+        return self._tasks[errand.job.task]
+
+    def _run(self, task: Task[..., Any], desk: Desk, errand: Errand) -> dict[str, Any]:
+        job = errand.job
+        attempt = self._attempt = RunningJob(job, task.signature, desk)
+        running.set(attempt)
+        try:
+            reach("run.before")
+            args, kwargs = call_of(task, job, desk)
+            self._say({"begun": True})
+            value = self._call(task, args, kwargs)
+            reach("run.after")
+            return written(success_of(task, attempt, value, desk))
+        except BaseException as error:
+            if self._ending:
+                raise _Ended from error
+            if attempt.settled:
+                raised = {"raised": written_failure(describe(error))}
+                return written(AlreadySettled(job, attempt.seconds)) | raised
+            return written(outcome_of(task, job, counted(task.name, error), attempt.seconds, desk.codec))
+
+    def _call(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not task.is_async:
+            return task.function(*args, **kwargs)
+        awaited = self._awaited(task.function(*args, **kwargs))
+        value, error = self._runner.run(awaited, context=contextvars.copy_context())
+        if error is not None:
+            raise error
+        return value
+
+    async def _awaited(self, body: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+        """What the body returned or raised: caught in here, its trace has no frames of the loop's."""
+        self._coroutine = asyncio.current_task()
+        try:
+            return await body, None
+        except BaseException as error:
+            return None, error
+        finally:
+            self._coroutine = None
+
+    def _close(self) -> None:
+        for app in self._databases:
+            with contextlib.suppress(Exception):
+                self._runner.run(app.close())
+        self._runner.close()
+
+
+def _find(errand: Errand) -> tuple[Task[..., Any], _App]:
+    """The task of an errand, and the app it belongs to. Raises _Missing."""
+    problems, traces = [], [""]
+    for place in errand.places:
+        try:
+            module = load(place)
+        except _Ended:
+            raise
+        except BaseException as error:
+            failure = describe(error)
+            problems.append(f"loading {place} raised {failure.type}: {failure.message}")
+            traces.append(failure.trace)
+            continue
+        task = _task_in(module, errand)
+        if task is None:
+            problems.append(f"{place} holds no task {errand.job.task!r} once it is loaded")
+            continue
+        try:
+            return task, cast(_App, task.home)
+        except ConfigurationError as error:
+            problems.append(str(error))
+    raise _Missing("; ".join(problems), "".join(traces[:2]))
+
+
+def _task_in(module: ModuleType, errand: Errand) -> Task[..., Any] | None:
+    name = errand.job.task
+    found: Any = module
+    for part in errand.path.split("."):
+        found = inspect.getattr_static(found, part, None)
+    if isinstance(found, Task) and found.name == name:
+        return found
+    for value in list(vars(module).values()):
+        # asked without running anyone's code: who knows what stands in a module
+        registry = value if isinstance(value, Package) else inspect.getattr_static(value, "tasks", None)
+        if isinstance(registry, Package) and name in registry:
+            return registry[name]
+    return None
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def _die_with_the_worker() -> None:
+    """Also when it is killed; where the system does not offer that, the line tells a little later."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        with contextlib.suppress(OSError, ValueError):
+            handicap = Path("/proc/self/oom_score_adj")
+            handicap.write_text(str(min(1000, int(handicap.read_text()) + _OOM_HANDICAP)))
+
+
+def main(fd: int) -> None:
+    worker = socket.socket(fileno=fd)
+    worker.set_inheritable(False)  # what a body starts must not hold the line when we are gone
+    _die_with_the_worker()
+    # not ignored, which programs that a body starts would inherit
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    with contextlib.suppress(RuntimeError):  # without a standard error there is nobody to tell
+        faulthandler.enable()
+    _Child(worker).serve()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

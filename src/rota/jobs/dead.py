@@ -1,0 +1,184 @@
+"""`app.dead`: dead letters, in both colours."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from collections.abc import Sequence as Page
+from typing import Any, Unpack
+
+from rota.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
+from rota.jobs.arguments import LIMIT, path
+from rota.jobs.audit import actor
+from rota.jobs.codec import Codec, decoded, encoded
+from rota.jobs.conversion.plain import ANYTHING, Mismatch, Room, TooLarge, brief, dumps, read_json
+from rota.jobs.definition import Task
+from rota.jobs.inspect import get_job
+from rota.jobs.job import Job, JobId, Waiter
+from rota.jobs.letters import (
+    Batch,
+    Letter,
+    LetterFilters,
+    acknowledge_batch,
+    acknowledge_letter,
+    count_letters,
+    found_letter,
+    get_letter,
+    list_letters,
+    read_filters,
+    retry_batch,
+    retry_letter,
+)
+from rota.postgres.notify import wake_channel
+from rota.postgres.pool import Database
+from rota.postgres.query import Steps
+
+__all__ = ["Dead"]
+
+
+class Dead:
+    """Jobs that used up their attempts. They stay until they are retried or acknowledged.
+
+    Filters choose the letters that fit all of them: `queue`, `task`, `tag`, `reason` (failed or lost), and `error`, a text in
+    the type or the message of the last error. `by` is who is on record for a change; by default this process.
+    """
+
+    def __init__(
+        self, database: Database, tasks: Mapping[str, Task[..., Any]], codec: Codec | None, app: Waiter
+    ) -> None:
+        self._database = database
+        self._tasks = tasks
+        self._codec = codec
+        self._app = app
+
+    async def get(self, id: JobId) -> Letter:
+        """The letter, resolved or not. Raises JobNotFound."""
+        return found_letter(id, await self._database.run(get_letter(id, self._codec)))
+
+    def get_sync(self, id: JobId) -> Letter:
+        return found_letter(id, self._database.run_sync(get_letter(id, self._codec)))
+
+    async def list(
+        self,
+        *,
+        resolved: bool | None = False,
+        limit: int = 100,
+        after: JobId | None = None,
+        **filters: Unpack[LetterFilters],
+    ) -> Page[Letter]:
+        """Letters that fit, the newest first: open ones, with `resolved` those that are resolved, with None both.
+
+        `after` is the last id of the page before.
+        """
+        query = list_letters(read_filters(filters), resolved=resolved, limit=limit, after=after, codec=self._codec)
+        return await self._database.run(query)
+
+    def list_sync(
+        self,
+        *,
+        resolved: bool | None = False,
+        limit: int = 100,
+        after: JobId | None = None,
+        **filters: Unpack[LetterFilters],
+    ) -> Page[Letter]:
+        query = list_letters(read_filters(filters), resolved=resolved, limit=limit, after=after, codec=self._codec)
+        return self._database.run_sync(query)
+
+    async def retry(self, id: JobId, args: Mapping[str, Any] | None = None, *, by: str | None = None) -> Job[Any]:
+        """Make a new job of the letter and return it; it starts with all its attempts. Letter and job name each other.
+
+        `args` replaces those arguments, with values as they are stored, plain JSON; the others stay, and the checkpoint does
+        not. Arguments that do not fit the task are refused with InvalidArguments. Raises NotPossible when the letter is
+        resolved already, or a live job has its unique key; JobNotFound. The letter then stays as it is.
+        """
+        return await self._database.run_steps(self._retrying(id, args, by))
+
+    def retry_sync(self, id: JobId, args: Mapping[str, Any] | None = None, *, by: str | None = None) -> Job[Any]:
+        return self._database.run_steps_sync(self._retrying(id, args, by))
+
+    async def acknowledge(self, id: JobId, note: str = "", *, by: str | None = None) -> Letter:
+        """Resolve the letter without another try, and return it. Raises NotPossible if it is resolved, JobNotFound."""
+        return await self._database.run_steps(acknowledge_letter(id, actor(by), note))
+
+    def acknowledge_sync(self, id: JobId, note: str = "", *, by: str | None = None) -> Letter:
+        return self._database.run_steps_sync(acknowledge_letter(id, actor(by), note))
+
+    async def retry_many(
+        self, *, by: str | None = None, dry_run: bool = False, **filters: Unpack[LetterFilters]
+    ) -> int:
+        """Make new jobs of all open letters that fit, the oldest first, and return how many; without filters, of all.
+
+        A thousand per transaction: what fails midway has done those before. A letter whose unique key a live job has stays
+        open. With `dry_run` nothing is changed, and the number of letters that fit is returned.
+        """
+        chosen = read_filters(filters)
+        if dry_run:
+            return await self._database.run(count_letters(chosen))
+        batch, channel, who = Batch(), wake_channel(self._database.schema), actor(by)
+        while not batch.finished:
+            batch = await self._database.run_steps(retry_batch(chosen, batch, channel, who))
+        return batch.resolved
+
+    def retry_many_sync(self, *, by: str | None = None, dry_run: bool = False, **filters: Unpack[LetterFilters]) -> int:
+        chosen = read_filters(filters)
+        if dry_run:
+            return self._database.run_sync(count_letters(chosen))
+        batch, channel, who = Batch(), wake_channel(self._database.schema), actor(by)
+        while not batch.finished:
+            batch = self._database.run_steps_sync(retry_batch(chosen, batch, channel, who))
+        return batch.resolved
+
+    async def acknowledge_many(
+        self, note: str = "", *, by: str | None = None, dry_run: bool = False, **filters: Unpack[LetterFilters]
+    ) -> int:
+        """Resolve all open letters that fit without another try, and return how many; otherwise like retry_many."""
+        chosen = read_filters(filters)
+        if dry_run:
+            return await self._database.run(count_letters(chosen))
+        batch, who = Batch(), actor(by)
+        while not batch.finished:
+            batch = await self._database.run_steps(acknowledge_batch(chosen, batch, who, note))
+        return batch.resolved
+
+    def acknowledge_many_sync(
+        self, note: str = "", *, by: str | None = None, dry_run: bool = False, **filters: Unpack[LetterFilters]
+    ) -> int:
+        chosen = read_filters(filters)
+        if dry_run:
+            return self._database.run_sync(count_letters(chosen))
+        batch, who = Batch(), actor(by)
+        while not batch.finished:
+            batch = self._database.run_steps_sync(acknowledge_batch(chosen, batch, who, note))
+        return batch.resolved
+
+    def _retrying(self, id: JobId, args: Mapping[str, Any] | None, by: str | None) -> Steps[Job[Any]]:
+        if args is not None and not isinstance(args, Mapping):
+            raise ConfigurationError(f"args cannot be {args!r}: it is a mapping of the arguments to replace.")
+        edited = functools.partial(self._edited, args or {})
+        new = yield from retry_letter(id, wake_channel(self._database.schema), actor(by), edited)
+        job: Job[Any] = yield get_job(new, self._app)
+        return job
+
+    def _edited(self, args: Mapping[str, Any], letter: Letter) -> str | None:
+        """The letter's arguments with these in place of its own, as they are stored. Raises InvalidArguments."""
+        if not args:
+            return None
+        refused = f"Letter {letter.id} was not retried, and stays:"
+        try:
+            text = dumps(ANYTHING.encode({**read_json(decoded(self._codec, letter._stored)), **args}, Room(LIMIT)))
+        except Mismatch as mismatch:
+            raise InvalidArguments(
+                f"{refused} {path('args', mismatch)} {mismatch.problem}. Give values as they are stored: plain JSON."
+            ) from None
+        except TooLarge:
+            raise PayloadTooLarge(f"{refused} with these arguments it would be larger than {LIMIT:,} bytes.") from None
+        task = self._tasks.get(letter.task)
+        # arguments of a version that is newer than the task here are for others to judge
+        if task is not None and letter.version <= task.version:
+            try:
+                task.signature.decode(task.upgraded(read_json(text), letter.version))
+            except InvalidArguments as error:
+                raise InvalidArguments(f"{refused} {error}") from error
+            except Exception as error:  # the user's upgrade function
+                raise InvalidArguments(f"{refused} upgrading the arguments failed with {brief(error)}.") from error
+        return encoded(self._codec, text)

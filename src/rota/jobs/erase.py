@@ -1,0 +1,190 @@
+"""Erasing someone's data: all jobs with a tag, wherever they are, and all that is known of them.
+
+No index knows tags, since hardly anyone asks for them, so each table is walked by id: a stretch of rows per transaction,
+however large the table. Jobs move while this goes on, from live to dead or settled, or by hand from dead to live, so the
+walks follow that way. What is enqueued with the tag meanwhile may escape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+
+from rota.jobs.audit import record
+from rota.jobs.job import JobId
+from rota.postgres.query import Query, Steps, nothing, one, statement
+
+__all__ = ["Erased", "Erasing", "count_batch", "erase_batch"]
+
+# Rows that one transaction looks at: some hundredths of a second.
+_STRETCH = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """How many rows are gone: jobs that were live, dead or settled, records of attempts, and unique keys."""
+
+    live: int = 0
+    dead: int = 0
+    history: int = 0
+    attempts: int = 0
+    uniques: int = 0
+
+    def __add__(self, other: Erased) -> Erased:
+        return Erased(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(Erased)))
+
+
+@dataclass(frozen=True, slots=True)
+class Erasing:
+    """How far it is: what is gone, which of the walks, and the last id of that."""
+
+    erased: Erased = Erased()
+    walk: int = 0
+    after: JobId = 0
+    finished: bool = False
+
+
+_TAGGED = """
+    select max(stretch.id), coalesce(array_agg(stretch.id) filter (where %(tag)s = any (stretch.tags)), '{}')
+    from (
+"""
+
+TAGGED = {
+    "live": statement(
+        "find_tagged_live",
+        _TAGGED  # noqa: S608 - all parts are written out here
+        + "select id, tags from {schema}.jobs where id > %(after)s order by id limit %(limit)s) as stretch",
+    ),
+    "dead": statement(
+        "find_tagged_dead",
+        _TAGGED  # noqa: S608
+        + "select id, tags from {schema}.dead where id > %(after)s order by id limit %(limit)s) as stretch",
+    ),
+    "history": statement(
+        "find_tagged_history",
+        _TAGGED  # noqa: S608
+        + "select id, tags from {schema}.history where id > %(after)s order by id limit %(limit)s) as stretch",
+    ),
+}
+
+# A letter that is retried while we are among the letters is met as a live job, and one that dies among those as a letter.
+_ERASE_WALKS = ("dead", "live", "dead", "history")
+_COUNT_WALKS = ("live", "dead", "history")
+
+
+def _find_tagged(where: str, tag: str, after: JobId) -> Query[tuple[JobId | None, list[JobId]]]:
+    """The last id of the next stretch of rows, None at the end, and those of the stretch that have the tag."""
+    params = {"tag": tag, "after": after, "limit": _STRETCH}
+    return TAGGED[where].query(params, read=lambda rows: (rows[0][0], rows[0][1]))
+
+
+def erase_batch(tag: str, so_far: Erasing, channel: str, actor: str) -> Steps[Erasing]:
+    """Erase what the next stretch has."""
+    last, ids = yield _find_tagged(_ERASE_WALKS[so_far.walk], tag, so_far.after)
+    erased = Erased()
+    if ids:
+        yield _lock_keys(ids)
+        erased = yield _erase(ids, tag, channel)
+    then = _next(so_far, erased, last, len(_ERASE_WALKS))
+    # that someone asked is on record even if there was nothing
+    if ids or (then.finished and then.erased == Erased()):
+        yield record(actor, "erase", {"tag": tag, **asdict(erased)})
+    return then
+
+
+def count_batch(tag: str, so_far: Erasing) -> Steps[Erasing]:
+    """Count what the next stretch has, and change nothing."""
+    last, ids = yield _find_tagged(_COUNT_WALKS[so_far.walk], tag, so_far.after)
+    counted = (yield _count(ids, tag)) if ids else Erased()
+    return _next(so_far, counted, last, len(_COUNT_WALKS))
+
+
+def _next(so_far: Erasing, erased: Erased, last: JobId | None, walks: int) -> Erasing:
+    total = so_far.erased + erased
+    if last is not None:
+        return Erasing(total, so_far.walk, after=last)
+    return Erasing(total, so_far.walk + 1, finished=so_far.walk + 1 == walks)
+
+
+LOCK_KEYS = statement(
+    "lock_erased_keys",
+    """
+    select held.key
+    from {schema}.uniques as held
+    where held.job_id = any (%(ids)s::bigint[])
+    -- before the jobs, and in the order in which those who enqueue take them
+    order by held.key
+    for update
+    """,
+)
+
+
+def _lock_keys(ids: Sequence[JobId]) -> Query[None]:
+    """Keep anyone from putting another call in the place of these jobs, until the transaction ends."""
+    return LOCK_KEYS.query({"ids": list(ids)}, read=nothing)
+
+
+ERASE = statement(
+    "erase_jobs",
+    """
+    with chosen as materialized (
+        select job.id, job.member
+        from {schema}.jobs as job
+        where job.id = any (%(ids)s::bigint[])
+          -- a call that was put in its place meanwhile is someone else's
+          and %(tag)s = any (job.tags)
+        order by job.id
+        for update
+    ), live as (
+        delete from {schema}.jobs as job
+        using chosen
+        where job.id = chosen.id
+        returning job.id
+    ), dead as (
+        delete from {schema}.dead as letter
+        where letter.id = any (%(ids)s::bigint[])
+        returning letter.id
+    ), settled as (
+        delete from {schema}.history as done
+        where done.id = any (%(ids)s::bigint[])
+        returning done.id
+    ), tried as (
+        delete from {schema}.attempts as attempt
+        where attempt.job_id = any (%(ids)s::bigint[])
+        returning attempt.job_id
+    ), freed as (
+        delete from {schema}.uniques as held
+        where held.job_id = any (%(ids)s::bigint[])
+        returning held.key
+    ), told as materialized (
+        select count(pg_notify(%(channel)s, members.member::text))
+        from (select distinct member from chosen where member is not null) as members
+    )
+    select
+        (select count(*) from live), (select count(*) from dead), (select count(*) from settled),
+        (select count(*) from tried), (select count(*) from freed)
+    from told
+    """,
+)
+
+
+def _erase(ids: Sequence[JobId], tag: str, channel: str) -> Query[Erased]:
+    """Delete all that is known of these jobs, wherever they are by now. A claim on one is void from here on."""
+    return ERASE.query({"ids": list(ids), "tag": tag, "channel": channel}, read=one(Erased))
+
+
+COUNT = statement(
+    "count_erasable",
+    """
+    select
+        (select count(*) from {schema}.jobs where id = any (%(ids)s::bigint[]) and %(tag)s = any (tags)),
+        (select count(*) from {schema}.dead where id = any (%(ids)s::bigint[])),
+        (select count(*) from {schema}.history where id = any (%(ids)s::bigint[])),
+        (select count(*) from {schema}.attempts where job_id = any (%(ids)s::bigint[])),
+        (select count(*) from {schema}.uniques where job_id = any (%(ids)s::bigint[]))
+    """,
+)
+
+
+def _count(ids: Sequence[JobId], tag: str) -> Query[Erased]:
+    return COUNT.query({"ids": list(ids), "tag": tag}, read=one(Erased))

@@ -1,0 +1,108 @@
+"""What a worker sends a child on: one job, where its task is found, and where the database is. And what comes back.
+
+Messages are JSON, one to a line, on a socket that nobody but the two holds; nothing is ever unpickled. To the child go
+
+    {"path": [...], "argv": [...]}      first: how this process finds modules
+    {"job": {...}, "places": [...], …}  an errand; the next one comes when this one is answered
+    {"stopping": true}                  the worker drains
+    {"end": true}                       end now: the body is interrupted
+
+and from it come, for each errand, `{"begun": true}` when the body is about to be called, and one answer: an outcome, or
+`{"missing": "why", "trace": "..."}` when the task cannot be found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from rota.jobs.claim import ClaimedJob
+from rota.jobs.failure import StandIn
+from rota.jobs.outcome import (
+    AlreadySettled,
+    Buried,
+    Cancelled,
+    Failure,
+    HandedBack,
+    Outcome,
+    Retried,
+    Snoozed,
+    Succeeded,
+)
+from rota.jobs.places import Place
+
+__all__ = [
+    "LINE_LIMIT",
+    "Errand",
+    "failure_from",
+    "line",
+    "outcome_from",
+    "written",
+    "written_failure",
+]
+
+# Payloads are bounded where they are made; this only has to lie beyond them.
+LINE_LIMIT = 2**28
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """One job. Its task is what stands at `path`, or is registered under its name, in the first place that has it."""
+
+    job: ClaimedJob
+    places: tuple[Place, ...]
+    path: str
+    schema: str
+    dsn: str = field(repr=False)  # with its password: this is the only way it goes
+
+    def to_message(self) -> dict[str, Any]:
+        job = self.job._asdict() | {"due_at": self.job.due_at.isoformat()}
+        return {"job": job, "places": self.places, "path": self.path, "schema": self.schema, "dsn": self.dsn}
+
+    @classmethod
+    def from_message(cls, message: dict[str, Any]) -> Errand:
+        job = ClaimedJob(**message["job"] | {"due_at": datetime.fromisoformat(message["job"]["due_at"])})
+        places = tuple(Place(*place) for place in message["places"])
+        return cls(job, places, message["path"], message["schema"], message["dsn"])
+
+
+def line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+_OUTCOMES: dict[str, Any] = {
+    kind.__name__: kind for kind in (Succeeded, AlreadySettled, Retried, Buried, Snoozed, Cancelled, HandedBack)
+}
+
+
+def written(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as a message: all of it but the job, which the worker has."""
+    fields = (
+        outcome._asdict()
+        if isinstance(outcome, tuple)
+        else {each.name: getattr(outcome, each.name) for each in dataclasses.fields(outcome)}
+    )
+    del fields["job"]
+    if "failure" in fields:
+        fields["failure"] = written_failure(fields["failure"])
+    return {"outcome": type(outcome).__name__, **fields}
+
+
+def outcome_from(message: dict[str, Any], job: ClaimedJob) -> Outcome:
+    fields = dict(message)
+    kind = _OUTCOMES[fields.pop("outcome")]
+    if "failure" in fields:
+        fields["failure"] = failure_from(fields["failure"])
+    outcome: Outcome = kind(job=job, **fields)
+    return outcome
+
+
+def written_failure(failure: Failure) -> dict[str, str]:
+    return {"type": failure.type, "message": failure.message, "trace": failure.trace}
+
+
+def failure_from(message: dict[str, str]) -> Failure:
+    return Failure(**message, error=StandIn.of(**message))

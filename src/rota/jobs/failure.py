@@ -1,0 +1,85 @@
+"""An exception as it is stored: its type, its text and its trace, cut to size, without our own frames and without secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures.thread
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rota.errors import RotaError
+from rota.jobs.outcome import MESSAGE_LIMIT, TRACE_LIMIT, Failure
+
+__all__ = ["StandIn", "describe"]
+
+_HERE = Path(__file__).parent
+_OUR_FILES = (
+    str(_HERE / "execute.py"),
+    str(_HERE / "child.py"),
+    concurrent.futures.thread.__file__,
+    asyncio.timeouts.__file__,
+)
+
+
+def describe(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
+    """The error in text that PostgreSQL can hold; these texts are blotted out in it."""
+    kind = type(error)
+    name = (
+        kind.__qualname__
+        if kind.__module__ in ("builtins", "rota.errors")
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    trace = "".join(traceback.format_exception(kind, error, _own_frames(error.__traceback__), chain=True))
+    stored = (
+        _storable(name, 500),
+        _storable(_blotted(_text(error), secrets), MESSAGE_LIMIT),
+        _storable(_blotted(trace, secrets)[-TRACE_LIMIT:], TRACE_LIMIT),
+    )
+    # whoever logs the error must not show what the database does not
+    return Failure(*stored, StandIn.of(*stored) if secrets else error)
+
+
+class StandIn(RotaError):
+    """Takes the place of an error that cannot be handed on, being of another process or holding a secret: its name, its text,
+    its trace as a note."""
+
+    @classmethod
+    def of(cls, type: str, message: str, trace: str) -> StandIn:
+        module, _, name = type.rpartition(".")
+        kind = _subclass(name, module or "builtins")
+        error = kind(message)
+        error.add_note(trace)
+        return error
+
+
+def _subclass(name: str, module: str) -> type[StandIn]:
+    return type(name, (StandIn,), {"__module__": module})
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The trace from the body on: how we came to call it helps nobody who reads it."""
+    own = trace
+    while own is not None and own.tb_frame.f_code.co_filename in _OUR_FILES:
+        own = own.tb_next
+    return own or trace
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # an error whose own text fails must not take the worker down
+        return f"<{type(error).__name__} whose text could not be made: {type(broken).__name__}>"
+
+
+def _blotted(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "•••")
+    return text
+
+
+def _storable(text: str, limit: int) -> str:
+    """Text that PostgreSQL can hold: no NUL, no lone surrogates, not endless."""
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,134 @@
+"""Having a job tried again, or sooner, wherever it is.
+
+A job moves one way only: from live to dead or settled, and from dead to settled. Looked for in that order, each place under
+a lock, it cannot slip past.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rota.errors import JobNotFound, NotPossible
+from rota.jobs.audit import record
+from rota.jobs.inspect import check_id, get_job
+from rota.jobs.job import Job, JobId, Waiter
+from rota.jobs.letters import Letter, get_letter, retry_letter
+from rota.postgres.query import Query, Steps, scalar, statement
+
+__all__ = ["retry_job"]
+
+
+def retry_job(id: JobId, channel: str, actor: str, app: Waiter) -> Steps[Job[Any]]:
+    """Have the job tried now; returns the one that will run. See Jobs.retry."""
+    number = check_id(id)
+    state = yield _hasten(number, channel)
+    again: JobId | None = number
+    if state is not None:
+        _refuse_busy(id, state)
+        yield record(actor, "retry", {"job": id})
+    elif (yield get_letter(number)) is not None:
+        again = yield from _retry_dead(number, channel, actor)
+    else:
+        again = yield from _repeat(number, channel, actor)
+    if again is None:
+        raise JobNotFound(
+            f"There is no job {id} to retry: it was never enqueued here, or it settled so long ago that it is forgotten."
+        )
+    job: Job[Any] | None = yield get_job(again, app)
+    if job is None:
+        raise JobNotFound(
+            f"Job {id} was retried before, as job {again}, and that one settled so long ago that it is forgotten."
+        )
+    return job
+
+
+HASTEN = statement(
+    "hasten_job",
+    """
+    with live as materialized (
+        select job.id, job.state, job.queue
+        from {schema}.jobs as job
+        where job.id = %(id)s
+        for update
+    ), hastened as (
+        update {schema}.jobs as job
+        set due_at = least(job.due_at, {schema}.now())
+        from live
+        where job.id = live.id
+          and live.state = 'queued'
+    ), woken as materialized (
+        select count(pg_notify(%(channel)s, live.queue)) from live where live.state = 'queued'
+    )
+    select live.state from live, woken
+    """,
+)
+
+
+def _hasten(id: JobId, channel: str) -> Query[str | None]:
+    """Make the job due now if it is queued; returns its state, or None if it is not among the live ones."""
+    return HASTEN.query({"id": id, "channel": channel}, read=scalar)
+
+
+def _refuse_busy(id: JobId, state: str) -> None:
+    if state == "running":
+        raise NotPossible(
+            f"Job {id} is running, so there is nothing to retry yet. Wait for it; or end it with `rota jobs cancel {id}`, or with "
+            f"`rota jobs discard {id}` if its body does not stop, and retry it then."
+        )
+    if state == "blocked":
+        raise NotPossible(
+            f"Job {id} is blocked: it waits for its turn behind jobs of its key or its limit, and is queued when one of them ends. "
+            f"`rota jobs explain {id}` tells more."
+        )
+
+
+def _retry_dead(id: JobId, channel: str, actor: str) -> Steps[JobId | None]:
+    """The new job of a letter: one that is made now, or was before."""
+    try:
+        return (yield from retry_letter(id, channel, actor))
+    except NotPossible:
+        letter: Letter | None = yield get_letter(id)
+        if letter is None or letter.resolution != "retried":
+            raise
+        return letter.successor
+
+
+LOCK_SETTLED = statement(
+    "lock_settled", "select done.id from {schema}.history as done where done.id = %(id)s for update"
+)
+
+# A statement of its own after the lock: only then does it see the job that the last holder of the lock has put.
+REPEAT = statement(
+    "repeat_job",
+    """
+    with again as (
+        select job.id
+        from {schema}.jobs as job
+        where job.origin = %(id)s
+        order by job.id
+        limit 1
+    ), put as (
+        insert into {schema}.jobs as job (task, args, queue, priority, version, key, tags, retention, redact, origin)
+        select done.task, done.args, done.queue, done.priority, done.version, done.key, done.tags, done.retention,
+               done.redact, done.id
+        from {schema}.history as done
+        where done.id = %(id)s
+          and not exists (select from again)
+        returning job.id, job.queue
+    ), woken as materialized (
+        select count(pg_notify(%(channel)s, put.queue)) from put
+    )
+    select found.id, found.is_new
+    from woken, (select id, false as is_new from again union all select id, true from put) as found
+    """,
+)
+
+
+def _repeat(id: JobId, channel: str, actor: str) -> Steps[JobId | None]:
+    """A new job with the call of a settled one; or the one that is live, if that was asked for before."""
+    if (yield LOCK_SETTLED.query({"id": id}, read=scalar)) is None:
+        return None
+    again, is_new = yield REPEAT.query({"id": id, "channel": channel}, read=lambda rows: rows[0])
+    if is_new:
+        yield record(actor, "retry", {"job": id, "successor": again})
+    return again  # type: ignore[no-any-return]

@@ -1,0 +1,299 @@
+"""A job as its body sees it: what it is, what it may report, and how it commits its work together with its success.
+
+Everything a body writes through here carries the token of its attempt. When the claim has ended, the write changes nothing
+and raises ClaimLost: whoever has the job now decides.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol
+
+from rota.errors import ClaimLost, InvalidArguments, RotaError
+from rota.jobs.claim import ClaimedJob
+from rota.jobs.codec import Codec, decoded, encoded
+from rota.jobs.conversion.plain import read_json
+from rota.jobs.job import JobId
+from rota.jobs.report import report_progress, save_checkpoint
+from rota.jobs.settle import find_settled, succeed_one
+from rota.postgres.foreign import Foreign, foreign
+from rota.postgres.pool import Database
+from rota.postgres.query import Query
+from rota.service.points import reach
+
+__all__ = ["Desk", "RunningJob", "Stopped", "Transaction", "current_job", "running"]
+
+
+class Stopped(BaseException):
+    """Ends an attempt at a safe point, because someone wants it to stop. Not an error, so no `except Exception` holds it."""
+
+
+class Payloads(Protocol):
+    """How a task's values become JSON."""
+
+    def encode_result(self, value: Any) -> str | None: ...
+
+    def encode_checkpoint(self, value: Any) -> str | None: ...
+
+
+class Desk:
+    """What all attempts of one worker share: the database they report to, and how payloads are stored."""
+
+    def __init__(self, database: Database, codec: Codec | None, stopping: Callable[[], bool]) -> None:
+        self.database = database
+        self.codec = codec
+        self.stopping = stopping
+
+
+class RunningJob:
+    """The job whose body is running here."""
+
+    __slots__ = ("_claim", "_desk", "_payloads", "_saved", "_settled", "_started", "_told")
+
+    def __init__(self, claim: ClaimedJob, payloads: Payloads, desk: Desk | None) -> None:
+        self._claim = claim
+        self._payloads = payloads
+        self._desk = desk
+        self._saved: Any = _UNREAD
+        self._started = time.perf_counter()
+        self._told: str | None = None
+        self._settled = False
+
+    @property
+    def id(self) -> JobId:
+        return self._claim.id
+
+    @property
+    def task(self) -> str:
+        return self._claim.task
+
+    @property
+    def queue(self) -> str:
+        return self._claim.queue
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first; grows with every attempt, lost ones included."""
+        return self._claim.attempt
+
+    @property
+    def version(self) -> int:
+        """The version of the task that enqueued it."""
+        return self._claim.version
+
+    @property
+    def token(self) -> int:
+        """Changes with every claim; what this attempt writes is valid only while it holds this."""
+        return self._claim.token
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same in every attempt of this job: hand it to a service that forgets repeats."""
+        return f"{self._desk.database.schema if self._desk else 'inline'}:{self.id}"
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this attempt should come to an end soon: its worker stops, it was cancelled, or its time is up."""
+        return self._told is not None or (self._desk is not None and self._desk.stopping())
+
+    @property
+    def saved(self) -> Any:
+        """What the last checkpoint stored, in this attempt or one before; None when there is none."""
+        if self._saved is _UNREAD:
+            stored = self._claim.saved
+            codec = self._desk.codec if self._desk else None
+            self._saved = None if stored is None else read_json(decoded(codec, stored))
+        return self._saved
+
+    async def progress(self, fraction: float, note: str | None = None) -> None:
+        """Show how far the attempt is, from 0 to 1, and what it does. Raises ClaimLost."""
+        query = report_progress(self.id, self.token, *_reported(fraction, note))
+        if self._desk is not None:
+            self._still_ours(await self._desk.database.run(query))
+
+    def progress_sync(self, fraction: float, note: str | None = None) -> None:
+        query = report_progress(self.id, self.token, *_reported(fraction, note))
+        if self._desk is not None:
+            self._still_ours(self._desk.database.run_sync(query))
+
+    async def checkpoint(self, value: Any) -> None:
+        """Store where the next attempt should begin. Raises ClaimLost.
+
+        It is also the safe point: while the worker stops, the attempt ends here, is handed back free of charge, and another
+        worker resumes from `saved`.
+        """
+        query = self._checkpoint(value)
+        if self._desk is not None:
+            self._still_ours(await self._desk.database.run(query))
+        self._checkpointed(value)
+
+    def checkpoint_sync(self, value: Any) -> None:
+        query = self._checkpoint(value)
+        if self._desk is not None:
+            self._still_ours(self._desk.database.run_sync(query))
+        self._checkpointed(value)
+
+    def transaction(self, on: Any = None) -> Transaction:
+        """Work that is committed together with the job's success, or not at all: exactly once in this database.
+
+        `with` and `async with` give a Transaction with a psycopg connection, or with the session or connection of yours that
+        you pass. When the block ends, your writes, `tx.result` and the success are committed; if the claim has ended, nothing
+        is, and ClaimLost is raised. What the body raises afterwards is reported and changes nothing.
+        """
+        return Transaction(self, on)
+
+    def _checkpoint(self, value: Any) -> Query[bool]:
+        if self._settled:
+            raise RotaError(f"Job {self.id} has succeeded already, in its transaction: there is nothing to resume.")
+        stored = self._payloads.encode_checkpoint(value)
+        codec = self._desk.codec if self._desk else None
+        return save_checkpoint(self.id, self.token, None if stored is None else encoded(codec, stored))
+
+    def _checkpointed(self, value: Any) -> None:
+        self._saved = value
+        if self.stopping:
+            raise Stopped
+
+    def _still_ours(self, held: bool) -> None:
+        if not held:
+            raise ClaimLost(
+                f"Attempt {self.attempt} of job {self.id} ({self.task}) no longer holds its claim: it was taken over, cancelled or "
+                "settled meanwhile. What this attempt writes changes nothing; let it end."
+            )
+
+    # What the executor keeps here.
+
+    @property
+    def claim(self) -> ClaimedJob:
+        return self._claim
+
+    @property
+    def told(self) -> str | None:
+        """Why this attempt alone should end: cancelled, or timed out."""
+        return self._told
+
+    def tell(self, why: str) -> None:
+        self._told = self._told or why
+
+    @property
+    def settled(self) -> bool:
+        """Whether a transaction has committed its success."""
+        return self._settled
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def __repr__(self) -> str:
+        return f"RunningJob(id={self.id}, task={self.task!r}, attempt={self.attempt})"
+
+
+_UNREAD = object()
+
+
+class Transaction:
+    """The block of `job.transaction()`. `connection` is what to write through, `result` what the job shall have returned."""
+
+    def __init__(self, job: RunningJob, on: Any) -> None:
+        if job._settled:
+            raise RotaError(f"Job {job.id} has succeeded already, in an earlier transaction of this attempt.")
+        if job._desk is None:
+            raise RotaError(
+                "job.transaction() needs a database, and this job runs inline, without one. Test it with a worker: see rota_app."
+            )
+        self._job = job
+        self._desk = job._desk
+        self._on = None if on is None else foreign(on)
+        self.connection: Any = on
+        self.result: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        """What the connection has, this has: `tx.execute(...)` is `tx.connection.execute(...)`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.connection, name)
+
+    @property
+    def _rota_connection(self) -> Any:
+        """Lets `task.on(tx)` enqueue in this transaction."""
+        return self.connection
+
+    async def __aenter__(self) -> Transaction:
+        await self._begin(self._on or self._desk.database.borrow(is_async=True))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end(error)
+
+    def __enter__(self) -> Transaction:
+        on = self._on or self._desk.database.borrow(is_async=False)
+        on.at_once(self._begin, on)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._own.at_once(self._end, error)
+
+    # Written once for both colours, as `postgres.foreign` is: on a sync connection nothing is ever waited for.
+
+    async def _begin(self, on: Foreign) -> None:
+        self._own = on
+        await on.begin()
+        self.connection = on.native
+
+    async def _end(self, error: BaseException | None) -> None:
+        if error is not None:
+            await self._own.rollback()
+            return
+        try:
+            self._job._still_ours(await self._own.run(self._success(), self._desk.database.schema))
+        except BaseException:
+            await self._own.rollback()
+            raise
+        reach("transaction.before_commit")
+        try:
+            await self._own.commit()
+        except Exception:
+            # the reply to COMMIT may have been lost: our token in history tells
+            if not await self._was_committed():
+                raise
+        self._job._settled = True
+        reach("transaction.after_commit")
+
+    async def _was_committed(self) -> bool:
+        database, query = self._desk.database, find_settled([self._job._claim])
+        settled = await database.run(query) if self._own.is_async else database.run_sync(query)
+        return bool(settled)
+
+    def _success(self) -> Query[bool]:
+        job = self._job
+        result = job._payloads.encode_result(self.result)
+        stored = None if result is None else encoded(self._desk.codec, result)
+        return succeed_one(job.id, job.token, stored, job.seconds)
+
+
+def _reported(fraction: float, note: str | None) -> tuple[float, str | None]:
+    if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+        raise InvalidArguments(f"progress({fraction!r}) says nothing: it is a number from 0 to 1.")
+    return float(fraction), None if note is None else str(note).replace("\0", "\\0")[:500]
+
+
+running: contextvars.ContextVar[RunningJob] = contextvars.ContextVar("rota_running_job")
+
+
+def current_job() -> RunningJob:
+    """The job this code runs for. Raises RotaError outside of a task's body."""
+    try:
+        return running.get()
+    except LookupError:
+        raise RotaError(
+            "There is no current job here: current_job() works inside the body of a task while a worker runs it "
+            f"(this is thread {threading.current_thread().name!r})."
+        ) from None

@@ -1,0 +1,201 @@
+"""Jobs as a source of work: where the consumer's claims come from, and where its outcomes go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from rota.errors import DatabaseUnavailable, RotaError
+from rota.facts import Fact, Facts, JobCancelled, JobClaimLost, JobFailed, JobLost, JobSnoozed, JobSucceeded
+from rota.jobs.claim import ClaimedJob, Claimer
+from rota.jobs.outcome import (
+    AlreadySettled,
+    Buried,
+    Cancelled,
+    Failure,
+    HandedBack,
+    Lost,
+    Outcome,
+    Retried,
+    Snoozed,
+    Succeeded,
+    Unsuccessful,
+)
+from rota.jobs.settle import Attempt, find_settled, settle, succeed
+from rota.jobs.suspects import Gate
+from rota.leases.control import Control
+from rota.postgres.connection import is_about_data
+from rota.postgres.session import Session
+from rota.service.points import reach
+
+__all__ = ["JobSource"]
+
+
+class JobSource:
+    """Claims for one member, as long as that may act, and settles what came of it."""
+
+    def __init__(
+        self,
+        claimer: Claimer,
+        gate: Gate,
+        settling: Session,
+        *,
+        channel: str,
+        control: Callable[[], Control],
+        poll: Callable[[], float],
+        facts: Facts,
+    ) -> None:
+        self._claimer = claimer
+        self._gate = gate
+        self._settling = settling
+        self._channel = channel
+        self._control = control
+        self._poll = poll
+        self._facts = facts
+        self._woken = asyncio.Event()
+        self._pause = 0.0
+        self._looks_begun = 0
+        self._last_short_look = 0
+        self._short_look = asyncio.Event()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def found_nothing(self) -> None:
+        """Return after a claim that begins from now on, walks from the start, and finds less than it could take."""
+        begun = self._looks_begun
+        self.wake()
+        while self._last_short_look <= begun:
+            self._short_look.clear()
+            await self._short_look.wait()
+
+    @property
+    def claims_under_way(self) -> set[int]:
+        return self._claimer.under_way
+
+    def may_start(self) -> bool:
+        return self._control().may_act
+
+    async def claim(self, limit: int) -> Sequence[ClaimedJob]:
+        control = self._control()
+        if not control.may_act:
+            return []
+        if self._woken.is_set():
+            self._woken.clear()
+            self._claimer.look_from_start()
+        self._looks_begun += 1
+        look = self._looks_begun
+        member = control.member
+        jobs = await self._claimer.claim(
+            limit,
+            member,
+            still_valid=lambda: control.may_act and control.member == member,
+            most_losses=self._gate.most_losses,
+        )
+        if jobs:
+            self._pause = 0.0
+            if jobs[0].losses:
+                self._gate.close(jobs[0])
+        if len(jobs) < limit:
+            self._last_short_look = look
+            self._short_look.set()
+        return jobs
+
+    async def wait_for_more(self) -> None:
+        if not self._control().may_act:
+            # the control thread is about to be back; nobody wakes us for that
+            await asyncio.sleep(0.05)
+            return
+        # Wake-ups may be coalesced, so look again soon after the last work, then ever less often.
+        self._pause = min(self._poll(), self._pause * 4 or 0.005)
+        try:
+            async with asyncio.timeout(min(self._pause, self._claimer.next_due_in)):
+                await self._woken.wait()
+            self._pause = 0.0
+        except TimeoutError:
+            self._claimer.look_from_start()
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> None:
+        succeeded = [outcome for outcome in outcomes if isinstance(outcome, Succeeded)]
+        if succeeded:
+            await self._settle(succeeded)
+        others = [outcome for outcome in outcomes if not isinstance(outcome, Succeeded | AlreadySettled)]
+        if others:
+            await self._settle(others)
+        if len(succeeded) + len(others) < len(outcomes):
+            self._tell((outcome for outcome in outcomes if isinstance(outcome, AlreadySettled)), {})
+
+    async def hand_back(self, items: Sequence[ClaimedJob]) -> None:
+        await self._claimer.give_back_unknown()
+        if items:
+            await self._settling.run(settle([HandedBack(job) for job in items], self._channel))
+        for job in items:
+            if job.losses:
+                self._gate.leave(job)
+
+    async def _settle(self, outcomes: Sequence[Succeeded] | Sequence[Unsuccessful]) -> None:
+        reach("settle.before")
+        try:
+            fates = await self._written(outcomes)
+        except DatabaseUnavailable:
+            raise
+        except RotaError as error:
+            if is_about_data(error.__cause__):
+                await self._settle_apart(outcomes, error)
+                return
+            # rights were taken, a table is gone: no fault of these jobs, so they wait until someone mends it
+            raise DatabaseUnavailable(str(error)) from error
+        reach("settle.after")
+        unmatched = [outcome.job for outcome in outcomes if (outcome.job.id, outcome.job.token) not in fates]
+        if unmatched:
+            earlier = await self._settling.run(find_settled(unmatched))
+            for job in unmatched:
+                if (job.id, job.token) not in earlier:
+                    self._facts.emit(JobClaimLost(job.id, job.task, job.attempt, job.token, finished=True))
+            fates |= dict.fromkeys(earlier, "queued")
+        # most attempts succeed, and each fact costs: not when nobody listens
+        if any(map(self._facts.wanted, (JobSucceeded, JobFailed, JobCancelled, JobSnoozed, JobLost))):
+            self._tell((o for o in outcomes if (o.job.id, o.job.token) in fates), fates)
+
+    async def _written(self, outcomes: Sequence[Succeeded] | Sequence[Unsuccessful]) -> dict[Attempt, str]:
+        """Write the outcomes down; returns where the job of each attempt that was still ours went."""
+        if isinstance(outcomes[0], Succeeded):
+            return dict.fromkeys(await self._settling.run(succeed(outcomes)), "succeeded")  # type: ignore[arg-type]
+        settled = await self._settling.run(settle(outcomes, self._channel))  # type: ignore[arg-type]
+        for outcome in outcomes:
+            if isinstance(outcome, Retried | Snoozed):
+                self._claimer.expect(outcome.pause)
+        return {(each.id, each.token): each.fate for each in settled}
+
+    async def _settle_apart(self, outcomes: Sequence[Succeeded] | Sequence[Unsuccessful], error: RotaError) -> None:
+        """PostgreSQL refused what one outcome of the batch holds: find that one, and let it fail alone."""
+        if len(outcomes) > 1:
+            for outcome in outcomes:
+                await self._settle([outcome])  # type: ignore[arg-type]
+            return
+        if isinstance(outcomes[0], Buried):
+            raise error
+        failure = Failure("InvalidResult", f"what became of the attempt could not be stored: {error}"[:2000], "")
+        await self._settle([Buried(outcomes[0].job, failure, outcomes[0].seconds)])
+
+    def _tell(self, outcomes: Iterable[Outcome], fates: Mapping[Attempt, str]) -> None:
+        """Say what became of attempts, now that it is durable."""
+        for outcome in outcomes:
+            fact = self._fact(outcome, fates.get((outcome.job.id, outcome.job.token), "queued"))
+            if fact is not None:
+                self._facts.emit(fact)
+
+    def _fact(self, outcome: Outcome, fate: str) -> Fact | None:
+        job = outcome.job
+        if isinstance(outcome, HandedBack):
+            return None
+        what = (job.id, job.task, job.queue, job.attempt)
+        if isinstance(outcome, Succeeded | AlreadySettled):
+            return JobSucceeded(*what, outcome.seconds)
+        if isinstance(outcome, Lost):
+            return JobLost(*what, self._control().member, fate, outcome.failure.message)
+        if isinstance(outcome, Cancelled) or fate == "cancelled":
+            return JobCancelled(*what, outcome.seconds, outcome.reason if isinstance(outcome, Cancelled) else None)
+        if isinstance(outcome, Snoozed):
+            return JobSnoozed(*what, outcome.seconds, outcome.pause)
+        return JobFailed(*what, outcome.seconds, outcome.failure.error, outcome.pause)

@@ -1,0 +1,105 @@
+"""Unique jobs: what makes two jobs the same, while which of them exists, and what happens to the second."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from rota.clock import Duration, seconds
+from rota.errors import ConfigurationError, InvalidArguments
+from rota.jobs.arguments import Signature
+from rota.jobs.job import NewUnique
+
+__all__ = ["Unique", "read_unique"]
+
+Conflict = Literal["return", "raise", "replace"]
+_STATES = ("queued", "blocked", "running", "succeeded", "dead", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """At most one job of a task with the same key.
+
+    The key is all arguments (`by=None`), what a function of some of them returns (`by=lambda order_id: order_id`), the
+    argument of this name (`by="order_id"`), or, if no parameter is called so, this very text. A new job conflicts with one
+    that is in one of `states` and was enqueued `within` this time, if that is given. Then the one there is is returned, or
+    JobExists is raised, or the one there is takes the arguments, due time and options of the new one if it still waits.
+    """
+
+    by: Callable[..., object] | str | None = None
+    within: Duration | None = None
+    states: tuple[str, ...] | list[str] = ("queued", "running")
+    conflict: Conflict = "return"
+
+    def __post_init__(self) -> None:
+        problems = []
+        if isinstance(self.states, list):
+            object.__setattr__(self, "states", tuple(self.states))
+        if self.by is not None and not callable(self.by) and not (isinstance(self.by, str) and self.by):
+            problems.append(f"by is {self.by!r}; it is text, a function of arguments, or None for all arguments")
+        if self.within is not None and seconds(self.within, "Unique(within=...)") <= 0:
+            problems.append(f"within is {self.within!r}; it is a duration longer than nothing")
+        if not isinstance(self.states, tuple) or not self.states or not set(self.states) <= set(_STATES):
+            problems.append(f"states is {self.states!r}; it is a tuple of some of {', '.join(_STATES)}")
+        if self.conflict not in get_args(Conflict):
+            problems.append(f"conflict is {self.conflict!r}; it is one of {', '.join(get_args(Conflict))}")
+        if problems:
+            raise ConfigurationError(f"This Unique cannot work: {'; '.join(problems)}.")
+
+    def check(self, signature: Signature) -> None:
+        """Refuse a function of what the task does not have, where it is declared rather than at the first enqueue."""
+        if callable(self.by):
+            asked = set(_asked(self.by) or ())
+            if not asked <= set(signature.names):
+                raise ConfigurationError(
+                    f"Unique(by=...) asks for {', '.join(sorted(asked - set(signature.names)))}, and the task has only "
+                    f"{', '.join(signature.names) or 'no parameters'}. Name the function's parameters after the task's."
+                )
+
+    def of(self, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewUnique:
+        """What a call with these arguments, which fit, says about others."""
+        states = dict.fromkeys([*self.states, *(["blocked"] if "queued" in self.states else [])])
+        within = None if self.within is None else seconds(self.within)
+        return NewUnique(self._key(signature, args, kwargs), tuple(states), within, self.conflict)
+
+    def _key(self, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        if self.by is None:
+            return json.dumps(json.loads(signature.encode_whole(args, kwargs)), sort_keys=True)
+        if isinstance(self.by, str) and self.by not in signature.names:
+            return self.by
+        values = signature.values(args, kwargs)
+        if isinstance(self.by, str):
+            key = values[self.by]
+        else:
+            asked = _asked(self.by)
+            key = self.by(**(values if asked is None else {name: values[name] for name in asked}))
+        if key is None:
+            raise InvalidArguments(
+                "Unique(by=...) gave None for this call, which would make it the same as every other such call. Return a key, or "
+                "enqueue without unique."
+            )
+        return key if isinstance(key, str) else json.dumps(key, sort_keys=True, default=str)
+
+
+def _asked(function: Callable[..., object]) -> list[str] | None:
+    """The names of the arguments that a function wants; None for all of them."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return None
+    return [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_POSITIONAL]
+
+
+def read_unique(unique: Unique | str | bool | None) -> Unique | None:
+    """`unique=` as people write it: a Unique, its key, or True for all arguments."""
+    if unique is None or unique is False:
+        return None
+    if unique is True:
+        return Unique()
+    if isinstance(unique, str):
+        return Unique(by=unique)
+    if not isinstance(unique, Unique):
+        raise ConfigurationError(f"unique cannot be {unique!r}: it is a rota.Unique, a key as text, True or None.")
+    return unique

@@ -1,0 +1,309 @@
+-- older workers: stop
+-- The whole job queue: unique jobs, versions, cancelling, progress and checkpoints, suspects, resolved dead letters, audit.
+-- Workers of the kernel know neither versions nor cancelling, so they may not go on beside these.
+
+alter table {schema}.jobs
+    -- a digest of task and key; see uniques
+    add column unique_key uuid,
+    -- the dead letter or settled job that this one repeats
+    add column origin bigint,
+    -- someone wants it stopped: whoever runs it ends it, and it is never queued again
+    add column cancel_requested_at timestamptz,
+    add column cancel_reason text,
+    -- what the running attempt reports; the checkpoint outlives attempts
+    add column progress real,
+    add column progress_note text,
+    add column saved jsonb,
+    -- arguments that are not shown to people
+    add column redact text[];
+
+create index jobs_unique on {schema}.jobs (unique_key) where unique_key is not null;
+-- Jobs that went down with a process. They are taken one by one, so that a poison is told from its neighbours.
+create index jobs_suspect on {schema}.jobs (priority desc, due_at, id) where state = 'queued' and losses > 0;
+create index jobs_cancelling on {schema}.jobs (id) where cancel_requested_at is not null;
+create index jobs_origin on {schema}.jobs (origin) where origin is not null;
+
+alter table {schema}.history
+    add column origin bigint,
+    add column reason text,
+    add column redact text[];
+
+alter table {schema}.dead
+    add column unique_key uuid,
+    add column origin bigint,
+    add column saved jsonb,
+    add column redact text[],
+    -- the last error, as attempts are dropped by age and a letter waits as long as it takes
+    add column error_type text,
+    add column error_message text,
+    add column error_trace text,
+    add column resolved_at timestamptz,
+    add column resolution text check (resolution in ('retried', 'acknowledged')),
+    add column resolved_by text,
+    add column note text,
+    -- the job that was made when the letter was retried
+    add column successor bigint,
+    add check ((resolved_at is null) = (resolution is null));
+
+create index dead_open on {schema}.dead (id) where resolved_at is null;
+create index dead_resolved on {schema}.dead (resolved_at) where resolved_at is not null;
+
+-- The last job of each unique key. Its row is the lock under which the next one is judged, and it outlives history.
+create table {schema}.uniques (
+    key uuid primary key,
+    -- 0 while nobody has put a job under it
+    job_id bigint not null default 0,
+    -- the call that put it: the same call, repeated since its reply was lost, finds its own job
+    call uuid,
+    created_at timestamptz not null default {schema}.now(),
+    -- how long it must be remembered when nothing live holds it; null for no longer, infinity for ever
+    keep_until timestamptz
+);
+
+-- Who changed what by hand.
+create table {schema}.audit (
+    id bigint generated always as identity primary key,
+    at timestamptz not null default statement_timestamp(),
+    actor text not null,
+    action text not null,
+    details jsonb not null default '{}'
+);
+
+create function {schema}.unique_digest(task text, key text) returns uuid
+    language sql immutable parallel safe
+    return encode(substring(sha256(convert_to(task || E'\x1f' || key, 'UTF8')) for 16), 'hex')::uuid;
+
+-- Puts jobs in the caller's transaction, in the order given, each unique one under the lock of its key; workers are woken
+-- when it commits. A job whose key is held by another is not put: the row then tells of the one that is there. Where one
+-- that may not exist twice does (conflict "raise"), nothing is put at all and only such rows are returned.
+--
+-- Each statement of a volatile function has a snapshot of its own, so what is read after the lock was waited for includes
+-- what its last holder committed. At REPEATABLE READ and above PostgreSQL refuses instead, and the caller begins anew.
+create function {schema}.put_jobs(jobs jsonb)
+    returns table (place integer, id bigint, created_at timestamptz, due_at timestamptz, state text, existing boolean)
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+as $put_jobs$
+#variable_conflict use_column
+declare
+    new record;
+    held record;
+    put record;
+    clock timestamptz := {schema}.now();
+    refused boolean := false;
+    present boolean;
+begin
+    -- all keys at once and in one order, so that two calls with several keys never wait for each other in a circle
+    insert into {schema}.uniques (key)
+    select distinct {schema}.unique_digest(job ->> 'task', job #>> '{unique,key}') as key
+    from jsonb_array_elements(jobs) as job
+    where job ? 'unique'
+    order by key
+    on conflict (key) do update set key = excluded.key;
+
+    -- what may be replaced, in the order in which those who cancel or settle take it
+    perform
+    from {schema}.jobs as job
+    where job.unique_key = any (array(
+        select {schema}.unique_digest(spec ->> 'task', spec #>> '{unique,key}')
+        from jsonb_array_elements(jobs) as spec
+        where spec #>> '{unique,conflict}' = 'replace'
+    ))
+      and job.state in ('queued', 'blocked')
+    order by job.id
+    for update;
+
+    for new in
+        select spec.place::integer as place, spec.job #>> '{unique,key}' as unique_key, held.id, held.created_at, held.due_at, held.state
+        from jsonb_array_elements(jobs) with ordinality as spec(job, place)
+        cross join lateral {schema}.unique_holder(spec.job) as held
+        where spec.job #>> '{unique,conflict}' = 'raise'
+          and held.id is not null
+          and not held.own
+    loop
+        refused := true;
+        place := new.place; id := new.id; created_at := new.created_at; due_at := new.due_at; state := new.state; existing := true;
+        return next;
+    end loop;
+    if refused then
+        return;
+    end if;
+
+    for new in
+        select spec.place::integer as place, spec.job,
+               case when spec.job ? 'unique'
+                    then {schema}.unique_digest(spec.job ->> 'task', spec.job #>> '{unique,key}') end as digest,
+               coalesce((spec.job ->> 'at')::timestamptz, clock + coalesce((spec.job ->> 'delay')::float8, 0) * interval '1 second')
+                    as due_at,
+               case when jsonb_typeof(spec.job -> 'tags') = 'array'
+                    then array(select jsonb_array_elements_text(spec.job -> 'tags')) end as tags,
+               case when jsonb_typeof(spec.job -> 'redact') = 'array'
+                    then array(select jsonb_array_elements_text(spec.job -> 'redact')) end as redact
+        from jsonb_array_elements(jobs) with ordinality as spec(job, place)
+        order by spec.place
+    loop
+        place := new.place;
+        present := false;
+        existing := false;
+        if new.digest is not null then
+            select * into held from {schema}.unique_holder(new.job);
+            if held.id is not null then
+                id := held.id; created_at := held.created_at; due_at := held.due_at; state := held.state;
+                present := true;
+                existing := not held.own;
+                if new.job #>> '{unique,conflict}' = 'replace' then
+                    update {schema}.jobs as job
+                    set args = new.job -> 'args',
+                        queue = coalesce(new.job ->> 'queue', 'default'),
+                        priority = coalesce((new.job ->> 'priority')::smallint, 0),
+                        version = coalesce((new.job ->> 'version')::smallint, 1),
+                        due_at = new.due_at,
+                        key = new.job ->> 'key',
+                        tags = new.tags,
+                        redact = new.redact,
+                        retention = new.job ->> 'retention',
+                        saved = null
+                    where job.id = held.id
+                      -- one that runs by now, or has run, is as it is
+                      and job.state in ('queued', 'blocked')
+                    returning job.due_at, job.state into put;
+                    if found then
+                        due_at := put.due_at;
+                        state := put.state;
+                    else
+                        -- it was claimed or ended while we waited for its row: look again at what there is now
+                        select * into held from {schema}.unique_holder(new.job);
+                        present := held.id is not null;
+                        existing := present and not held.own;
+                        id := held.id; created_at := held.created_at; due_at := held.due_at; state := held.state;
+                    end if;
+                end if;
+            end if;
+        end if;
+        if not present then
+            insert into {schema}.jobs as job (
+                task, args, queue, priority, version, due_at, key, tags, redact, retention, unique_key, origin
+            )
+            values (
+                new.job ->> 'task', new.job -> 'args', coalesce(new.job ->> 'queue', 'default'),
+                coalesce((new.job ->> 'priority')::smallint, 0), coalesce((new.job ->> 'version')::smallint, 1),
+                new.due_at, new.job ->> 'key', new.tags, new.redact, new.job ->> 'retention', new.digest,
+                (new.job ->> 'origin')::bigint
+            )
+            returning job.id, job.created_at, job.due_at, job.state into put;
+            id := put.id; created_at := put.created_at; due_at := put.due_at; state := put.state;
+            if new.digest is not null then
+                update {schema}.uniques as held
+                set job_id = put.id,
+                    call = (new.job #>> '{unique,call}')::uuid,
+                    created_at = put.created_at,
+                    keep_until = case
+                        when not new.job #> '{unique,states}' ?| '{succeeded,dead,cancelled}' then null
+                        else coalesce(put.created_at + (new.job #>> '{unique,within}')::float8 * interval '1 second', 'infinity')
+                    end
+                where held.key = new.digest;
+            end if;
+        end if;
+        return next;
+    end loop;
+
+    perform pg_notify('{wake_channel}', queues.queue)
+    from (
+        select distinct coalesce(job ->> 'queue', 'default') as queue
+        from jsonb_array_elements(jobs) as job
+        where coalesce((job ->> 'wake')::boolean, true)
+    ) as queues;
+end
+$put_jobs$;
+
+-- The job that holds the unique key of a new one, if any: one that is in a state, and no older, than the new one minds. Its
+-- `own` is the one that this very call has put before its reply was lost: it has no quarrel with that.
+create function {schema}.unique_holder(
+    job jsonb, out id bigint, out created_at timestamptz, out due_at timestamptz, out state text, out own boolean
+)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $unique_holder$
+#variable_conflict use_column
+declare
+    digest uuid := {schema}.unique_digest(job ->> 'task', job #>> '{unique,key}');
+    states text[] := array(select jsonb_array_elements_text(job #> '{unique,states}'));
+    since timestamptz := {schema}.now() - (job #>> '{unique,within}')::float8 * interval '1 second';
+    last record;
+begin
+    select held.job_id, held.call, held.created_at into last
+    from {schema}.uniques as held
+    where held.key = digest and held.job_id > 0;
+    own := coalesce(last.call = (job #>> '{unique,call}')::uuid, false);
+    if not own then
+        select live.id, live.created_at, live.due_at, live.state into id, created_at, due_at, state
+        from {schema}.jobs as live
+        where live.unique_key = digest
+          and live.state = any (states)
+          and (since is null or live.created_at > since)
+        order by live.id desc
+        limit 1;
+        if found then
+            return;
+        end if;
+    end if;
+    if last.job_id is null then
+        return;
+    end if;
+    -- what has settled counts for those who mind; and for the call that put it, whatever became of it
+    select found_job.id, found_job.created_at, found_job.due_at, found_job.state into id, created_at, due_at, state
+    from (
+        select live.id, live.created_at, live.due_at, live.state from {schema}.jobs as live where live.id = last.job_id
+        union all
+        select done.id, done.created_at, done.due_at, done.state from {schema}.history as done where done.id = last.job_id
+        union all
+        select dead.id, dead.created_at, dead.due_at, 'dead' from {schema}.dead as dead
+        where dead.id = last.job_id and dead.resolved_at is null
+        union all
+        -- dropped from history by its age, and still within the time the new one minds
+        select last.job_id, last.created_at, last.created_at, 'succeeded'
+        where since is not null
+          and not exists (select from {schema}.jobs as live where live.id = last.job_id)
+          and not exists (select from {schema}.history as done where done.id = last.job_id)
+          and not exists (select from {schema}.dead as dead where dead.id = last.job_id)
+    ) as found_job
+    where own
+       or (found_job.state = any (states) and (since is null or found_job.created_at > since));
+end
+$unique_holder$;
+
+-- Enqueue from plain SQL, in the caller's transaction; workers are woken when it commits.
+drop function {schema}.enqueue(text, jsonb, text, integer, timestamptz, text[]);
+create function {schema}.enqueue(
+    task text,
+    args jsonb default '{}',
+    queue text default 'default',
+    priority integer default 0,
+    due_at timestamptz default null,
+    tags text[] default null,
+    key text default null,
+    -- at most one job of this task and key is queued or running: the id of the one there is
+    unique_key text default null,
+    version integer default 1
+) returns bigint
+    language sql volatile
+    set search_path = pg_catalog, pg_temp
+    begin atomic
+        select put.id
+        from {schema}.put_jobs(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
+            'task', enqueue.task,
+            'queue', enqueue.queue,
+            'priority', enqueue.priority,
+            'at', enqueue.due_at,
+            'tags', to_jsonb(enqueue.tags),
+            'key', enqueue.key,
+            'version', enqueue.version,
+            'unique', case when enqueue.unique_key is not null then jsonb_build_object(
+                'key', enqueue.unique_key,
+                'states', '["queued", "blocked", "running"]'::jsonb
+            ) end
+        )) || jsonb_build_object('args', enqueue.args))) as put;
+    end;
+
+-- It writes with the owner's rights: nobody has it without being given it.
+revoke execute on function {schema}.put_jobs(jsonb) from public;

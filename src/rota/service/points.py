@@ -1,0 +1,38 @@
+"""Named moments at which a test may kill, pause or break a process. Off, each costs one comparison.
+
+claim.before    claim.after       around the statement that takes jobs; after, it is committed
+run.before      run.after         around the body
+settle.before   settle.after      around the statement that writes outcomes down; after, it is committed
+transaction.before_commit         job.transaction(): the body's writes and the success are written, not committed
+transaction.after_commit          and now they are
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["POINTS", "reach", "set_hook"]
+
+POINTS = (
+    "claim.before",
+    "claim.after",
+    "run.before",
+    "run.after",
+    "settle.before",
+    "settle.after",
+    "transaction.before_commit",
+    "transaction.after_commit",
+)
+
+_hook: Callable[[str], None] | None = None
+
+
+def set_hook(hook: Callable[[str], None] | None) -> None:
+    """Call this at every point from now on; None ends it."""
+    global _hook  # noqa: PLW0603 - one per process, and read on hot paths
+    _hook = hook
+
+
+def reach(point: str) -> None:
+    if _hook is not None:
+        _hook(point)

@@ -1,0 +1,237 @@
+"""Locks, deadlocks, time limits and busy pools of others: what stands in the way is waited for, gone around, or tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+from psycopg_pool import AsyncConnectionPool
+from tests.chaos.faults import APP, SHORT, Admin, StartWorker, count, identities, known_tasks, now, outlived
+
+from rota import Rota
+from rota.facts import DatabaseLost
+from rota.testing import TestRota, fact, until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
+
+
+@pytest.fixture
+def admin(rota_database: str) -> Iterator[Admin]:
+    with psycopg.connect(rota_database, autocommit=True) as connection:
+        yield connection
+
+
+LIMITS = {
+    "statement_timeout": "50ms",
+    "lock_timeout": "50ms",
+    "idle_in_transaction_session_timeout": "50ms",
+    "idle_session_timeout": "50ms",
+    "transaction_timeout": "50ms",  # since PostgreSQL 17
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+async def test_a_time_limit_of_the_database_is_not_ours(rota_app: TestRota, admin: Admin, limit: str) -> None:
+    """Every statement that takes jobs or writes outcomes takes longer than the database allows others."""
+    if not admin.execute("select from pg_settings where name = %s", [limit]).rowcount:
+        pytest.skip(f"this PostgreSQL knows no {limit}")
+    slow = "create function public.slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.07); return null; end $$"
+    admin.execute(slow)
+    admin.execute(
+        "create trigger slow after update or delete on rota.jobs for each statement execute function public.slow()"
+    )
+    database = SQL("alter database {} set {} = {}").format(
+        Identifier(rota_app.database.dsn.database), Identifier(limit), LIMITS[limit]
+    )
+    admin.execute(database)
+
+    @rota_app.task
+    async def idle() -> None:
+        await asyncio.sleep(0.07)
+
+    with rota_app.facts.recorded(DatabaseLost) as lost:
+        jobs = await rota_app.enqueue_many([idle.bind() for _ in range(3)])
+        await rota_app.drain()
+
+    assert [(job.state, job.attempt) for job in await rota_app.jobs.list()] == [("succeeded", 1)] * len(jobs)
+    assert lost == []
+
+
+async def test_a_deadlock_with_a_transaction_of_the_users_is_tried_again(rota_app: TestRota, admin: Admin) -> None:
+    name = Identifier(rota_app.database.dsn.database)
+    admin.execute(SQL("alter database {} set deadlock_timeout = '50ms'").format(name))
+    finish = asyncio.Event()
+
+    @rota_app.task
+    async def wait() -> None:
+        await finish.wait()
+
+    jobs = await rota_app.enqueue_many([wait.bind() for _ in range(3)])
+    working = asyncio.create_task(rota_app.work())
+    await until(lambda: {job.state for job in rota_app.jobs.list_sync()} == {"running"}, what="all of them run")
+    with psycopg.connect(rota_app.database.dsn.conninfo) as user:
+        user.execute("set deadlock_timeout = '1h'")  # so that it is us who are sent back
+        user.execute("select from rota.jobs where id = %s for update", [jobs[1].id])
+        blocked = "select from pg_stat_activity where %s = any (pg_blocking_pids(pid))"
+        chosen = fact(rota_app.facts, DatabaseLost, where=lambda lost: "deadlock" in lost.error)
+
+        finish.set()
+        await until(
+            lambda: admin.execute(blocked, [user.info.backend_pid]).rowcount, what="our settle waits for theirs"
+        )
+        # in whichever order we take them, we have one of these by now
+        await asyncio.to_thread(user.execute, "select from rota.jobs for update")
+        await chosen
+
+    await until(lambda: count(admin, "history") == 3, what="all are settled")
+    assert {(await job.refresh()).attempt for job in jobs} == {1}
+    rota_app.stop()
+    await working
+
+
+async def test_a_pool_of_the_users_that_is_all_taken_stops_neither_lease_nor_settling(
+    rota_app: TestRota, admin: Admin
+) -> None:
+    dsn = rota_app.database.dsn.conninfo
+    release = asyncio.Event()
+    async with AsyncConnectionPool(dsn, min_size=2, max_size=2, kwargs={"autocommit": True}) as pool:
+        app = Rota(dsn, pool=pool, lease="1.5s")
+
+        @app.task(name="grab")
+        async def grab() -> None:
+            async with pool.connection(), pool.connection():
+                await release.wait()
+
+        @app.task(name="double")
+        async def double(n: int) -> int:
+            return 2 * n
+
+        grabbing = await app.enqueue(grab.bind())
+        working = asyncio.create_task(app.work())
+        await until(lambda: pool.get_stats()["pool_available"] == 0, what="a body has taken all connections")
+        holder, since = rota_app.jobs.get_sync(grabbing.id).member, now(admin)
+        rota_app.task(name="double")(lambda n: n)
+        jobs = await rota_app.enqueue_many([rota_app.tasks["double"].bind(n) for n in range(50)])
+
+        results = [await job.wait(20) for job in jobs]
+        await until(lambda: outlived(admin, holder, since), what="a renewal when the lease would be over")
+
+        release.set()
+        await grabbing.wait(20)
+        app.stop()
+        await working
+    assert results == [2 * n for n in range(50)]
+    assert identities(admin) == ["left"]
+
+
+async def test_jobs_use_few_transaction_ids(own_server: Any) -> None:
+    """One each for enqueue, claim and settle at the very most, in bulk next to none; and two a second to keep the lease."""
+
+    def used() -> int:
+        return int(admin.execute("select pg_current_xact_id()::text").fetchone()[0])  # type: ignore[index]
+
+    with psycopg.connect(own_server.dsn, autocommit=True) as admin:
+        async with Rota(own_server.dsn) as app:
+            task = app.task(name="nothing")(lambda: None)
+            working = asyncio.create_task(app.work())
+            before, since = used(), time.monotonic()
+            for _ in range(100):
+                await (await task.enqueue()).wait(20)
+            one_by_one = used() - before
+            at_rest = 10 + 4 * (time.monotonic() - since)
+            await app.enqueue_many([task.bind() for _ in range(1000)])
+            await until(lambda: count(admin, "history") == 1100, timeout=30, what="all are settled")
+            in_bulk = used() - before - one_by_one
+            app.stop()
+            await working
+
+    assert one_by_one <= 3 * 100 + at_rest
+    assert in_bulk <= 1000 / 4
+
+
+EQUAL_KEYS = (
+    """
+import rota.jobs.worker, rota.leases.control
+for module in (rota.jobs.worker, rota.leases.control):
+    module.lock_key = lambda *name: 4711
+"""
+    + SHORT
+)
+
+
+async def test_equal_lock_keys_are_harmless(
+    rota_app: TestRota, rota_worker: StartWorker, admin: Admin, tmp_path: Path
+) -> None:
+    """Whoever finds its key taken has no proof of life but its lease, which is enough to live and to be found dead."""
+    hold = known_tasks(rota_app).tasks["hold"]
+    rota_worker(EQUAL_KEYS, queues=["none"])
+    victim = rota_worker(EQUAL_KEYS)
+    job = await hold.enqueue(str(tmp_path / "gate"))
+    await until(lambda: rota_app.jobs.get_sync(job.id).state == "running", what="the job runs")
+    keys = admin.execute("select lock_key from rota.members order by started_at").fetchall()
+    holder, since = rota_app.jobs.get_sync(job.id).member, now(admin)
+
+    await until(lambda: outlived(admin, holder, since), what="without a lock it lives as long as it renews")
+    victim.kill()
+    await until(lambda: rota_app.jobs.get_sync(job.id).state == "queued", timeout=20, what="its job is taken over")
+
+    assert keys == [(4711,), (None,)]
+    assert identities(admin) == [None, "expired"]
+
+
+async def test_an_operators_lock_holds_up_no_more_than_what_it_is_on(
+    rota_app: TestRota, rota_worker: StartWorker, admin: Admin, tmp_path: Path
+) -> None:
+    tasks = known_tasks(rota_app).tasks
+    double = tasks["double"]
+    worker = rota_worker(SHORT)
+    with psycopg.connect(rota_app.database.dsn.conninfo) as operator:
+        locked = await double.using(delay="1h").enqueue(1)
+        operator.execute("select from rota.jobs where id = %s for update", [locked.id])
+        others = await rota_app.enqueue_many([double.bind(n) for n in range(50)])
+        assert [await job.wait(20) for job in others] == [2 * n for n in range(50)]
+
+        operator.rollback()
+        held = await tasks["hold"].enqueue(str(tmp_path / "gate"))
+        await until(lambda: rota_app.jobs.get_sync(held.id).state == "running", what="a job runs")
+        operator.execute("lock table rota.jobs in access exclusive mode")
+        holder, since = admin.execute("select id from rota.members").fetchone()[0], now(admin)  # type: ignore[index]
+        (tmp_path / "gate").touch()
+        enqueueing = asyncio.create_task(double.enqueue(7))
+        await until(lambda: outlived(admin, holder, since), what="a renewal when the lease would be over")
+        operator.rollback()
+
+    assert await (await enqueueing).wait(20) == 14
+    await held.wait(20)
+    assert (await held.refresh()).attempt == 1
+    assert identities(admin) == [None]
+    assert worker.returncode is None
+
+
+@pytest.mark.xfail(
+    run=False, reason="outcomes are settled in batches, and one that cannot be written holds up the others"
+)
+async def test_an_operators_lock_on_a_running_job_holds_up_no_other_outcome(
+    rota_app: TestRota, rota_worker: StartWorker, tmp_path: Path
+) -> None:
+    tasks = known_tasks(rota_app).tasks
+    rota_worker(APP)
+    held = await tasks["hold"].enqueue(str(tmp_path / "gate"))
+    await until(lambda: rota_app.jobs.get_sync(held.id).state == "running", what="a job runs")
+    with psycopg.connect(rota_app.database.dsn.conninfo) as operator:
+        operator.execute("select from rota.jobs where id = %s for update", [held.id])
+
+        (tmp_path / "gate").touch()
+        others = await rota_app.enqueue_many([tasks["double"].bind(n) for n in range(50)])
+        results = [await job.wait(20) for job in others]
+
+        assert results == [2 * n for n in range(50)]
+        assert (await held.refresh()).state == "running"
+    await held.wait(20)
+    assert (await held.refresh()).attempt == 1

@@ -1,0 +1,985 @@
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psycopg
+import pytest
+
+from rota.cli.target import find_app
+from rota.facts import Facts, JobRaisedAfterSuccess
+from rota.jobs import children as children_module
+from rota.jobs.children import Children
+from rota.jobs.claim import ClaimedJob
+from rota.jobs.definition import Task
+from rota.jobs.failure import StandIn
+from rota.jobs.outcome import Buried, Cancelled, HandedBack, Lost, Outcome, Retried, Snoozed, Succeeded
+from rota.jobs.places import check_process_task
+from rota.jobs.running import Desk, RunningJob
+from rota.postgres.dsn import Dsn
+from rota.postgres.pool import Database
+from rota.service.points import set_hook
+from rota.testing import TestRota, WorkerProcess, until
+
+TASKS = '''
+import asyncio, atexit, ctypes, os, resource, signal, subprocess, sys, time
+from datetime import date, timedelta
+from pathlib import Path
+
+from rota import Discard, Retry, Rota, Snooze, current_job
+
+app = Rota("postgresql://nobody@127.0.0.1:1/nowhere")
+task = app.task
+RETRY = Retry(3, backoff="constant", base=7.0, jitter=False)
+
+
+@task(executor="process")
+def later(day: date, days: int) -> date:
+    return day + timedelta(days)
+
+
+@task(executor="process")
+async def later_async(day: date, days: int) -> date:
+    await asyncio.sleep(0)
+    return day + timedelta(days)
+
+
+@task(executor="process")
+def pid() -> int:
+    return os.getpid()
+
+
+@task(executor="process")
+async def loop() -> list[int]:
+    return [os.getpid(), id(asyncio.get_running_loop())]
+
+
+@task(executor="process")
+def abort() -> None:
+    os.abort()
+
+
+@task(executor="process")
+def leave() -> None:
+    os._exit(3)
+
+
+@task(executor="process")
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+@task(executor="process")
+async def be_killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task(executor="process")
+def wait_for(file: Path) -> int:
+    while not file.exists():
+        time.sleep(0.01)
+    return os.getpid()
+
+
+@task(executor="process", retry=RETRY)
+def outgrow() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+    bytearray(2**31)
+
+
+@task(executor="process", retry=RETRY)
+def fail(text: str) -> None:
+    raise ValueError(text)
+
+
+@task(executor="process", retry=RETRY)
+async def fail_async(text: str) -> None:
+    raise ValueError(text)
+
+
+@task(executor="process", retry=None)
+def fail_for_good() -> None:
+    raise LookupError("never")
+
+
+@task(executor="process", retry=RETRY)
+def leave_politely() -> None:
+    sys.exit("enough")
+
+
+@task(executor="process", retry=RETRY)
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@task(executor="process", retry=RETRY)
+async def cancel_itself() -> None:
+    raise asyncio.CancelledError
+
+
+@task(executor="process")
+def snooze() -> None:
+    raise Snooze("5m")
+
+
+@task(executor="process")
+def discard() -> None:
+    raise Discard("no such user")
+
+
+def hold(file: Path) -> None:
+    """Hang, and say so; when interrupted, say that too."""
+    file.write_text(str(os.getpid()))
+    try:
+        time.sleep(3600)
+    finally:
+        file.with_suffix(".cleaned").touch()
+
+
+@task(executor="process", name="hold")
+def hold_task(file: Path) -> None:
+    hold(file)
+
+
+@task(executor="process")
+async def hold_async(file: Path) -> None:
+    file.write_text(str(os.getpid()))
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        file.with_suffix(".cleaned").touch()
+
+
+@task(executor="process")
+def hold_on(file: Path) -> None:
+    """Hang whatever comes."""
+    while True:
+        try:
+            hold(file)
+        except BaseException:
+            pass
+
+
+@task(executor="process", timeout=0.5, retry=RETRY)
+def hold_too_long(file: Path) -> None:
+    hold(file)
+
+
+@task(executor="process", timeout=0.5, retry=RETRY)
+async def hold_too_long_async(file: Path) -> None:
+    await hold_async(file)
+
+
+@task(executor="process", timeout=0.5, retry=RETRY)
+def hold_on_too_long(file: Path) -> None:
+    hold_on(file)
+
+
+@task(executor="process", timeout=0.2)
+def be_quick() -> None:
+    """Takes less than its timeout, and no Python starts and imports Rota in that time."""
+
+
+@task(executor="process")
+def wait_until_stopping(file: Path) -> str:
+    file.touch()
+    while not current_job().stopping:
+        time.sleep(0.01)
+    return "stopping"
+
+
+@task(executor="process")
+def chat() -> str:
+    print("said by a body", flush=True)
+    os.write(1, b"and by its file descriptor\\n")
+    print("loudly", file=sys.stderr)
+    return sys.stdin.read() + os.read(0, 10).decode()
+
+
+@task(executor="process")
+def leave_a_fork(file: Path) -> None:
+    if os.fork() == 0:
+        file.write_text(str(os.getpid()))
+        time.sleep(3600)
+    while not file.exists():
+        time.sleep(0.01)
+    os._exit(0)
+
+
+@task(executor="process")
+def leave_a_daemon(file: Path) -> None:
+    if os.fork() == 0:
+        os.setsid()
+        file.write_text(str(os.getpid()))
+        time.sleep(3600)
+    while not file.exists():
+        time.sleep(0.01)
+    os._exit(0)
+
+
+@task(executor="process")
+def leave_a_program(file: Path) -> None:
+    file.write_text(str(subprocess.Popen(["sleep", "3600"]).pid))
+    os._exit(0)
+
+
+@task(executor="process")
+def clean_up_at_exit(file: Path) -> None:
+    atexit.register(file.touch)
+
+
+@task(executor="process")
+def handicap() -> int:
+    return int(Path("/proc/self/oom_score_adj").read_text())
+
+
+@task(executor="process")
+def report(go: Path) -> list[object]:
+    job = current_job()
+    job.progress_sync(0.5, "half")
+    job.checkpoint_sync({"page": 3})
+    wait_for(go)
+    return [job.saved, job.idempotency_key, job.attempt]
+
+
+@task(executor="process")
+async def report_async(go: Path) -> list[object]:
+    job = current_job()
+    await job.progress(0.5, "half")
+    await job.checkpoint({"page": 3})
+    while not go.exists():
+        await asyncio.sleep(0.01)
+    return [job.saved, job.idempotency_key, job.attempt]
+
+
+@task(executor="process")
+def commit() -> str:
+    with current_job().transaction() as tx:
+        tx.execute("insert into public.written select 1")
+        tx.result = "committed"
+    raise ValueError("too late")
+
+
+@task(executor="process")
+async def commit_async() -> str:
+    async with current_job().transaction() as tx:
+        await tx.execute("insert into public.written select 1")
+        tx.result = "committed"
+    raise ValueError("too late")
+
+
+@task(executor="process")
+def count_up(file: Path) -> None:
+    job = current_job()
+    file.write_text(str(os.getpid()))
+    count = job.saved or 0
+    while True:
+        count += 1
+        job.checkpoint_sync(count)
+
+
+@task
+def in_a_thread(file: Path) -> int:
+    return wait_for(file)
+'''
+
+NOWHERE = Dsn("postgresql://nobody:secret@127.0.0.1:1/nowhere")
+
+
+def desk_of(dsn: Dsn = NOWHERE, schema: str = "rota") -> Desk:
+    return Desk(Database(lambda: dsn, schema), None, lambda: False)
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModuleType]]:
+    """Writes a module to a file and imports it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before = dict(sys.modules)
+
+    def load(name: str, text: str) -> ModuleType:
+        (tmp_path / f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+    yield load
+    for name in sys.modules.keys() - before:
+        if getattr(sys.modules[name], "__file__", "").startswith(str(tmp_path)):  # type: ignore[union-attr]
+            del sys.modules[name]
+
+
+@pytest.fixture
+def tasks(load: Callable[..., ModuleType]) -> ModuleType:
+    return load("tasks_for_children", TASKS)
+
+
+@pytest.fixture
+async def children() -> AsyncIterator[Children]:
+    children = Children(2, desk_of(), lambda: NOWHERE, Facts())
+    yield children
+    await children.close()
+
+
+def claimed(task: Task[..., Any], *args: Any) -> ClaimedJob:
+    return ClaimedJob(7, "default", task.name, 0, 1, 0, datetime.now(UTC), task.bind(*args).args, 42)
+
+
+async def run(children: Children, task: Task[..., Any], *args: Any, told: str | None = None) -> Outcome:
+    job = claimed(task, *args)
+    attempt = RunningJob(job, task.signature, desk_of())
+    if told is not None:
+        attempt.tell(told)
+    return await children.run(task, job, attempt)
+
+
+async def result(children: Children, task: Task[..., Any], *args: Any) -> str | None:
+    outcome = await run(children, task, *args)
+    assert isinstance(outcome, Succeeded), outcome
+    return outcome.result
+
+
+async def started(file: Path) -> int:
+    """The pid of the body that is to write it here."""
+    return int(await until(lambda: file.exists() and file.read_text(), what="the body runs"))
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", ["later", "later_async"])
+async def test_arguments_and_results_are_converted_as_in_any_task(
+    children: Children, tasks: ModuleType, name: str
+) -> None:
+    assert await result(children, getattr(tasks, name), date(2024, 2, 28), 2) == '"2024-03-01"'
+
+
+async def test_a_body_runs_in_another_process_and_the_next_one_in_the_same(
+    children: Children, tasks: ModuleType
+) -> None:
+    pids = [await result(children, tasks.pid) for _ in range(3)]
+
+    assert len(set(pids)) == 1
+    assert pids[0] != str(os.getpid())
+
+
+async def test_async_bodies_of_one_child_share_an_event_loop(children: Children, tasks: ModuleType) -> None:
+    assert await result(children, tasks.loop) == await result(children, tasks.loop)
+
+
+async def test_no_more_children_are_started_than_allowed(children: Children, tasks: ModuleType) -> None:
+    pids = await asyncio.gather(*(result(children, tasks.pid) for _ in range(6)))
+
+    assert len(set(pids)) <= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("abort", "was killed by SIGABRT"),
+        ("leave", "ended with exit code 3"),
+        ("crash", "was killed by SIGSEGV"),
+        ("be_killed", "out of memory?"),
+    ],
+)
+async def test_a_child_that_dies_loses_its_own_job_and_no_other(
+    children: Children, tasks: ModuleType, tmp_path: Path, name: str, how: str
+) -> None:
+    neighbour = asyncio.create_task(run(children, tasks.wait_for, tmp_path / "go"))
+
+    lost = await run(children, getattr(tasks, name))
+    after = await run(children, tasks.pid)
+    (tmp_path / "go").touch()
+
+    assert isinstance(lost, Lost)
+    assert how in lost.failure.message
+    assert isinstance(after, Succeeded)
+    assert isinstance(await neighbour, Succeeded)
+
+
+async def test_a_body_that_finds_no_memory_fails_like_any_other(children: Children, tasks: ModuleType) -> None:
+    outcome = await run(children, tasks.outgrow)
+
+    assert isinstance(outcome, Retried)
+    assert outcome.failure.type == "MemoryError"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the score is Linux's")
+async def test_when_memory_runs_out_a_child_goes_before_its_worker(children: Children, tasks: ModuleType) -> None:
+    ours = int(Path("/proc/self/oom_score_adj").read_text())
+
+    assert int(await result(children, tasks.handicap) or 0) > ours
+
+
+@pytest.mark.parametrize("name", ["fail", "fail_async"])
+async def test_what_a_body_raises_is_told_as_if_it_had_run_here(
+    children: Children, tasks: ModuleType, name: str
+) -> None:
+    outcome = await run(children, getattr(tasks, name), "no luck ☹")
+
+    assert isinstance(outcome, Retried)
+    assert outcome.pause == 7.0
+    assert (outcome.failure.type, outcome.failure.message) == ("ValueError", "no luck ☹")
+    assert f'{tasks.__file__}", line' in outcome.failure.trace.splitlines()[1]
+    assert isinstance(outcome.failure.error, StandIn)
+    assert repr(outcome.failure.error) == "ValueError('no luck ☹')"
+
+
+@pytest.mark.parametrize(
+    ("name", "raised"),
+    [("leave_politely", "SystemExit"), ("interrupt", "KeyboardInterrupt"), ("cancel_itself", "CancelledError")],
+)
+async def test_what_would_end_a_process_fails_the_attempt_and_the_child_goes_on(
+    children: Children, tasks: ModuleType, name: str, raised: str
+) -> None:
+    before = await result(children, tasks.pid)
+
+    outcome = await run(children, getattr(tasks, name))
+
+    assert isinstance(outcome, Retried)
+    assert raised in outcome.failure.message
+    assert await result(children, tasks.pid) == before
+
+
+async def test_a_body_chooses_its_outcome_in_a_child_too(children: Children, tasks: ModuleType) -> None:
+    snoozed, discarded, buried = [
+        await run(children, task) for task in (tasks.snooze, tasks.discard, tasks.fail_for_good)
+    ]
+
+    assert isinstance(snoozed, Snoozed)
+    assert snoozed.pause == 300.0
+    assert isinstance(discarded, Cancelled)
+    assert discarded.reason == "no such user"
+    assert isinstance(buried, Buried)
+    assert buried.failure.type == "LookupError"
+
+
+async def test_stored_arguments_that_do_not_fit_fail_the_attempt(children: Children, tasks: ModuleType) -> None:
+    job = claimed(tasks.later, date(2024, 1, 1), 1)._replace(args='{"day": "soon"}')
+
+    outcome = await children.run(tasks.later, job, RunningJob(job, tasks.later.signature, desk_of()))
+
+    assert isinstance(outcome, Retried)
+    assert outcome.failure.type == "InvalidArguments"
+
+
+@pytest.mark.parametrize("name", ["hold_too_long", "hold_too_long_async"])
+async def test_a_body_whose_time_is_up_may_clean_up_and_is_gone(
+    children: Children, tasks: ModuleType, tmp_path: Path, name: str
+) -> None:
+    outcome = await run(children, getattr(tasks, name), tmp_path / "held")
+
+    assert isinstance(outcome, Retried)
+    assert outcome.failure.type == "TimeoutError"
+    assert "0.5 s" in outcome.failure.message
+    assert is_gone(await started(tmp_path / "held"))
+    assert (tmp_path / "held.cleaned").exists()
+
+
+async def test_a_body_that_will_not_end_is_killed_when_its_time_is_up(
+    children: Children, tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children_module, "_PATIENCE_SECONDS", 0.2)
+
+    outcome = await run(children, tasks.hold_on_too_long, tmp_path / "held")
+
+    assert isinstance(outcome, Retried)
+    assert outcome.failure.type == "TimeoutError"
+    assert is_gone(await started(tmp_path / "held"))
+
+
+async def test_the_start_of_a_child_is_not_the_bodys_time(children: Children, tasks: ModuleType) -> None:
+    assert isinstance(await run(children, tasks.be_quick), Succeeded)
+
+
+@pytest.mark.parametrize("name", ["hold", "hold_async"])
+@pytest.mark.parametrize("told", ["cancelled", None])
+async def test_a_cancelled_body_may_clean_up_and_is_gone(
+    children: Children, tasks: ModuleType, tmp_path: Path, name: str, told: str | None
+) -> None:
+    running = asyncio.create_task(run(children, tasks.app.tasks[name], tmp_path / "held", told=told))
+    pid = await started(tmp_path / "held")
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert is_gone(pid)
+    assert (tmp_path / "held.cleaned").exists()
+
+
+@pytest.mark.parametrize(("told", "patience"), [("cancelled", "_PATIENCE_SECONDS"), (None, "_HURRY_SECONDS")])
+async def test_a_cancelled_body_that_will_not_end_is_killed(
+    children: Children,
+    tasks: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: str | None,
+    patience: str,
+) -> None:
+    monkeypatch.setattr(children_module, patience, 0.1)
+    running = asyncio.create_task(run(children, tasks.hold_on, tmp_path / "held", told=told))
+    pid = await started(tmp_path / "held")
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert is_gone(pid)
+
+
+async def test_who_cancels_twice_does_not_wait_for_the_body(
+    children: Children, tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children_module, "_PATIENCE_SECONDS", 3600)
+    running = asyncio.create_task(run(children, tasks.hold_on, tmp_path / "held", told="cancelled"))
+    pid = await started(tmp_path / "held")
+    running.cancel()
+    await until(lambda: (tmp_path / "held.cleaned").exists(), what="the body is interrupted, and goes on")
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert is_gone(pid)
+
+
+async def test_a_draining_worker_tells_the_bodies_that_run_and_those_that_begin(
+    children: Children, tasks: ModuleType, tmp_path: Path
+) -> None:
+    running = asyncio.create_task(result(children, tasks.wait_until_stopping, tmp_path / "one"))
+    await until(lambda: (tmp_path / "one").exists())
+
+    children.stopping()
+
+    assert await running == '"stopping"'
+    assert await result(children, tasks.wait_until_stopping, tmp_path / "two") == '"stopping"'
+    await children.close()
+    assert await result(children, tasks.wait_until_stopping, tmp_path / "three") == '"stopping"'
+
+
+DEADLY = """
+import os, signal
+from rota import Rota
+from rota.jobs.places import loading
+
+app = Rota("postgresql://nobody@127.0.0.1:1/nowhere")
+
+@app.task(executor="process")
+def unreached() -> None: ...
+
+if loading.get():
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+async def test_a_child_that_dies_at_its_start_costs_an_attempt_unless_the_worker_stops(
+    children: Children, load: Callable[..., ModuleType]
+) -> None:
+    tasks = load("deadly_tasks", DEADLY)
+
+    lost = await run(children, tasks.unreached)
+    children.stopping()
+    handed_back = await run(children, tasks.unreached)
+
+    assert isinstance(lost, Lost)
+    assert "before the body began" in lost.failure.message
+    assert isinstance(handed_back, HandedBack)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_from_elsewhere_is_left_to_the_worker(
+    children: Children, tasks: ModuleType, tmp_path: Path, number: signal.Signals
+) -> None:
+    pid = int(await result(children, tasks.pid) or 0)
+    running = asyncio.create_task(result(children, tasks.wait_for, tmp_path / "go"))
+    os.kill(pid, number)
+
+    (tmp_path / "go").touch()
+
+    assert await running == str(pid)
+
+
+@pytest.fixture
+def typed() -> Iterator[None]:
+    """Something to be read from this process's standard input."""
+    before = os.dup(0)
+    reads, writes = os.pipe()
+    os.write(writes, b"typed")
+    os.close(writes)
+    os.dup2(reads, 0)
+    os.close(reads)
+    yield
+    os.dup2(before, 0)
+    os.close(before)
+
+
+@pytest.mark.usefixtures("typed")
+async def test_a_body_may_print_and_reads_nothing(
+    children: Children, tasks: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert await result(children, tasks.chat) == '""'
+
+    assert capfd.readouterr() == ("said by a body\nand by its file descriptor\n", "loudly\n")
+
+
+@pytest.mark.parametrize("name", ["leave_a_fork", "leave_a_program"])
+async def test_what_a_body_started_goes_with_its_child(
+    children: Children, tasks: ModuleType, tmp_path: Path, name: str
+) -> None:
+    outcome = await run(children, getattr(tasks, name), tmp_path / "left")
+
+    assert isinstance(outcome, Lost)
+    left = await started(tmp_path / "left")
+    await until(lambda: is_gone(left) or is_zombie(left), what="it is gone, or waits for an init to notice")
+
+
+async def test_a_daemon_that_a_body_left_does_not_hide_the_death_of_its_child(
+    children: Children, tasks: ModuleType, tmp_path: Path
+) -> None:
+    outcome = await run(children, tasks.leave_a_daemon, tmp_path / "left")
+
+    os.kill(await started(tmp_path / "left"), signal.SIGKILL)
+    assert isinstance(outcome, Lost)
+
+
+def is_zombie(pid: int) -> bool:
+    return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+
+
+async def test_a_child_that_died_while_idle_costs_no_attempt(children: Children, tasks: ModuleType) -> None:
+    pid = int(await result(children, tasks.pid) or 0)
+
+    os.kill(pid, signal.SIGKILL)
+
+    assert int(await result(children, tasks.pid) or 0) != pid
+
+
+async def test_a_child_with_nothing_to_do_ends_after_a_while(
+    children: Children, tasks: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children_module, "_IDLE_SECONDS", 0.01)
+
+    pid = int(await result(children, tasks.pid) or 0)
+
+    await until(lambda: is_gone(pid))
+
+
+async def test_a_child_with_nothing_to_do_cleans_up_when_the_worker_closes(
+    children: Children, tasks: ModuleType, tmp_path: Path
+) -> None:
+    await run(children, tasks.clean_up_at_exit, tmp_path / "cleaned")
+
+    await children.close()
+
+    assert (tmp_path / "cleaned").exists()
+
+
+def own_processes() -> set[str]:
+    return {pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+
+
+async def test_nothing_is_left_of_thirty_jobs_and_their_crashes(tasks: ModuleType, tmp_path: Path) -> None:
+    others = own_processes()
+    descriptors = Path("/proc/self/fd") if sys.platform == "linux" else Path("/dev/fd")
+    before = len(os.listdir(descriptors))
+    children = Children(3, desk_of(), lambda: NOWHERE, Facts())
+    jobs = [tasks.pid, tasks.leave, tasks.loop, tasks.be_killed, tasks.snooze, tasks.leave_politely] * 5
+
+    outcomes = await asyncio.gather(*(run(children, task) for task in jobs))
+    held = asyncio.create_task(run(children, tasks.hold_on, tmp_path / "held"))
+    await started(tmp_path / "held")
+    held.cancel()
+    await asyncio.wait([held])
+    await children.close()
+
+    assert sum(isinstance(outcome, Lost) for outcome in outcomes) == 10
+    assert own_processes() <= others
+    await until(lambda: len(os.listdir(descriptors)) <= before, what="all descriptors are closed")
+
+
+POINTS = """
+from rota import Rota
+from rota.service.points import set_hook
+
+app = Rota("postgresql://nobody@127.0.0.1:1/nowhere")
+points = []
+set_hook(points.append)
+
+@app.task(executor="process")
+def reached() -> list[str]:
+    return list(points)
+"""
+
+
+async def test_the_moments_around_a_body_are_reached_in_the_child(
+    children: Children, load: Callable[..., ModuleType]
+) -> None:
+    tasks = load("tasks_with_points", POINTS)
+    set_hook(None)
+
+    assert await result(children, tasks.reached) == '["run.before"]'
+    assert await result(children, tasks.reached) == '["run.before","run.after","run.before"]'
+
+
+APP = """
+from rota import Rota, Package
+app = Rota("postgresql://nobody@127.0.0.1:1/nowhere")
+"""
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param({"main": APP + "f = app.task(name='f', executor='process')(lambda: 1)"}, id="a lambda"),
+        pytest.param(
+            {
+                "main": APP
+                + "class Group:\n    @app.task(name='f', executor='process')\n    def f() -> int:\n        return 1"
+            },
+            id="in a class",
+        ),
+        pytest.param(
+            {
+                "main": APP + "import library\napp.package(library.parts)",
+                "library": "from rota import Package\nparts = Package()\n@parts.task(executor='process')\ndef f(): return 1",
+            },
+            id="of a package",
+        ),
+        pytest.param(
+            {
+                "main": "from core import app\nimport library\napp.package(library.parts)",
+                "core": APP,
+                "library": "from rota import Package\nparts = Package()\n@parts.task(executor='process')\ndef f(): return 1",
+            },
+            id="of a package that another module than the app's takes in",
+        ),
+        pytest.param(
+            {
+                "main": APP + "from circle import f",
+                "circle": "from main import app\n@app.task(executor='process')\ndef f(): return 1",
+            },
+            id="in a circle of imports",
+        ),
+    ],
+)
+async def test_a_child_finds_a_task(
+    children: Children, load: Callable[..., ModuleType], tmp_path: Path, files: dict[str, str]
+) -> None:
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+
+    main = load("main", files["main"])
+
+    assert await result(children, main.app.tasks["f"]) == "1"
+
+
+async def test_a_child_finds_a_task_in_a_file_that_cannot_be_imported_by_name(
+    children: Children, load: Callable[..., ModuleType], tmp_path: Path
+) -> None:
+    file = tmp_path / "my.tasks.py"
+    file.write_text(TASKS)
+
+    app = find_app(str(file))
+
+    assert await result(children, app.tasks["pid"])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("", "holds no task 'pid'"), ("import rota\nraise OSError('the disk is full')", "OSError: the disk is full")],
+)
+async def test_a_task_that_is_not_there_in_the_child_fails_the_attempt(
+    children: Children, tasks: ModuleType, text: str, why: str
+) -> None:
+    Path(str(tasks.__file__)).write_text(text)
+
+    outcome = await run(children, tasks.pid)
+
+    assert isinstance(outcome, Retried)
+    assert outcome.failure.type == "ConfigurationError"
+    assert "Task 'pid' runs in a process of its own, and was not found there" in outcome.failure.message
+    assert why in outcome.failure.message
+    assert "Traceback" not in outcome.failure.message
+    assert ("raise OSError" in outcome.failure.trace) is ("raise" in text)
+    assert str(tasks.__file__) in outcome.failure.message
+
+
+def test_a_function_that_no_other_process_can_find_is_refused_with_the_reason(tasks: ModuleType) -> None:
+    def inside() -> None: ...
+
+    assert "inside another function" in (check_process_task(inside) or "")
+    assert check_process_task(tasks.pid.function) is None
+
+
+@pytest.fixture
+def app(rota_database: str, tasks: ModuleType) -> Iterator[TestRota]:
+    app = TestRota(rota_database, of=tasks.app)
+    yield app
+    app.close_everywhere()
+
+
+def rows(app: TestRota, sql: str) -> list[Any]:
+    with psycopg.connect(app.database.dsn.conninfo, autocommit=True) as connection:
+        cursor = connection.execute(sql)
+        return cursor.fetchall() if cursor.description else []
+
+
+@pytest.mark.parametrize("name", ["report", "report_async"])
+async def test_a_job_in_a_child_reports_and_saves(app: TestRota, tasks: ModuleType, tmp_path: Path, name: str) -> None:
+    job = await app.enqueue(tasks.app.tasks[name].bind(tmp_path / "go"))
+    working = asyncio.create_task(app.work(drain=True))
+
+    await until(
+        lambda: rows(app, "select progress, progress_note, saved from rota.jobs") == [(0.5, "half", {"page": 3})]
+    )
+    (tmp_path / "go").touch()
+
+    assert await job.wait() == [{"page": 3}, f"rota:{job.id}", 1]
+    await working
+
+
+@pytest.mark.parametrize("name", ["commit", "commit_async"])
+async def test_a_transaction_in_a_child_commits_the_jobs_success_with_its_work(
+    app: TestRota, tasks: ModuleType, name: str
+) -> None:
+    rows(app, "create table public.written (n integer)")
+    job = await app.enqueue(tasks.app.tasks[name].bind())
+
+    with app.facts.recorded(JobRaisedAfterSuccess) as raised:
+        await app.drain()
+
+    assert rows(app, "select * from public.written") == [(1,)]
+    assert await job.wait() == "committed"
+    assert [str(each.error) for each in raised] == ["too late"]
+
+
+async def test_a_body_that_kills_its_child_is_buried_and_its_neighbours_in_the_worker_notice_nothing(
+    app: TestRota, tasks: ModuleType, tmp_path: Path
+) -> None:
+    neighbours = [
+        await app.enqueue(tasks.app.tasks[name].bind(tmp_path / "go")) for name in ("in_a_thread", "wait_for")
+    ]
+    killer = await app.enqueue(tasks.be_killed.bind())
+    working = asyncio.create_task(app.work(drain=True))
+
+    await until(lambda: app.jobs.get_sync(killer.id).state == "dead", what="the third loss buries it")
+    (tmp_path / "go").touch()
+    await working
+
+    assert [(await app.jobs.get(job.id)).attempt for job in neighbours] == [1, 1]
+    assert rows(app, "select reason, losses from rota.dead") == [("lost", 3)]
+    assert rows(app, "select outcome, count(*) from rota.attempts group by 1") == [("lost", 3)]
+    assert "out of memory?" in rows(app, "select error_message from rota.dead")[0][0]
+
+
+@pytest.mark.parametrize("name", ["hold", "hold_async"])
+async def test_a_job_that_is_cancelled_ends_with_its_process(
+    app: TestRota, tasks: ModuleType, tmp_path: Path, name: str
+) -> None:
+    job = await app.enqueue(tasks.app.tasks[name].bind(tmp_path / "held"))
+    working = asyncio.create_task(app.work(drain=True))
+    pid = await started(tmp_path / "held")
+
+    await job.cancel()
+    await working
+
+    assert is_gone(pid)
+    assert (await app.jobs.get(job.id)).state == "cancelled"
+
+
+async def test_a_stop_hands_back_what_will_not_end_and_its_process_is_gone(
+    app: TestRota, tasks: ModuleType, tmp_path: Path
+) -> None:
+    job = await app.enqueue(tasks.hold_on.bind(tmp_path / "held"))
+    working = asyncio.create_task(app.work(grace=0.01))
+    pid = await started(tmp_path / "held")
+
+    app.stop()
+    await working
+
+    assert is_gone(pid)
+    assert [(job.state, job.attempt) for job in [await app.jobs.get(job.id)]] == [("queued", 0)]
+
+
+async def test_a_stop_ends_a_body_at_its_next_checkpoint(app: TestRota, tasks: ModuleType, tmp_path: Path) -> None:
+    job = await app.enqueue(tasks.count_up.bind(tmp_path / "counting"))
+    working = asyncio.create_task(app.work(grace=60))
+    pid = await started(tmp_path / "counting")
+
+    app.stop()
+    await working
+
+    assert is_gone(pid)
+    assert [(job.state, job.attempt) for job in [await app.jobs.get(job.id)]] == [("queued", 0)]
+    assert rows(app, "select saved::text::integer > 0 from rota.jobs") == [(True,)]
+
+
+@pytest.mark.chaos
+@pytest.mark.one_server
+async def test_no_child_outlives_a_killed_worker(
+    app: TestRota, tasks: ModuleType, tmp_path: Path, rota_worker: Callable[..., WorkerProcess]
+) -> None:
+    worker = rota_worker(tasks.__file__)
+    await app.enqueue_many([tasks.hold_on.bind(tmp_path / "one"), tasks.hold_async.bind(tmp_path / "two")])
+    pids = [await started(tmp_path / "one"), await started(tmp_path / "two")]
+
+    worker.kill()
+
+    await until(lambda: all(is_gone(pid) or is_zombie(pid) for pid in pids))
+
+
+SCRIPT = """
+import os, sys
+from rota import Rota
+
+app = Rota(sys.argv[1])
+
+@app.task(executor="process", retry=None)
+def pid() -> int:
+    return os.getpid()
+"""
+GUARDED = """
+if __name__ == "__main__":
+    job = pid.enqueue_sync()
+    app.work_sync(drain=True)
+    print(app.jobs.get_sync(job.id).state, job.wait_sync() != os.getpid())
+"""
+UNGUARDED = """
+if not app.jobs.list_sync():
+    pid.enqueue_sync()
+app.work_sync(drain=True)
+print(app.jobs.get_sync(app.jobs.list_sync()[0].id).errors[0].message)
+"""
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(GUARDED, "succeeded True"), (UNGUARDED, 'Put what starts it behind `if __name__ == "__main__":`')],
+)
+def test_a_script_is_loaded_without_being_run(rota_database: str, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT + text)
+
+    ran = subprocess.run(
+        [sys.executable, "script.py", rota_database],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert said in ran.stdout, ran.stderr

@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+from rota import ConfigurationError, InvalidArguments, JobExists, Rota, Unique
+from rota.testing import TcpProxy, TestRota
+
+
+def counted(app: Rota) -> int:
+    return len(app.jobs.list_sync(limit=10_000))
+
+
+async def test_the_job_that_waits_is_returned_in_place_of_a_second_one(rota_app: TestRota) -> None:
+    @rota_app.task(unique=True)
+    async def report(user: int, *, full: bool = False) -> None: ...
+
+    first = await report.enqueue(7)
+    again = await report.enqueue(user=7, full=False)
+    other = await report.enqueue(7, full=True)
+
+    assert (first.existing, again.existing, other.existing) == (False, True, False)
+    assert again.id == first.id != other.id
+    assert counted(rota_app) == 2
+
+
+@pytest.mark.parametrize(
+    "by",
+    [lambda order: order, "order", lambda **arguments: arguments["order"], lambda order: (order, "x")],
+    ids=["function", "parameter", "all arguments", "tuple"],
+)
+async def test_the_key_may_be_some_of_the_arguments(rota_app: TestRota, by: Any) -> None:
+    @rota_app.task(unique=Unique(by=by))
+    async def ship(order: int, when: str) -> None: ...
+
+    first = await ship.enqueue(7, "now")
+
+    assert (await ship.enqueue(7, "later")).id == first.id
+    assert (await ship.enqueue(8, "now")).id != first.id
+
+
+async def test_a_text_that_names_no_parameter_is_the_key_itself_and_belongs_to_its_task(rota_app: TestRota) -> None:
+    @rota_app.task
+    async def one(n: int) -> None: ...
+
+    @rota_app.task
+    async def other(n: int) -> None: ...
+
+    first = await one.using(unique="nightly").enqueue(1)
+
+    assert (await one.using(unique="nightly").enqueue(2)).id == first.id
+    assert (await other.using(unique="nightly").enqueue(1)).id != first.id
+    assert (await one.enqueue(1)).id != first.id
+
+
+async def test_a_key_is_free_again_when_its_job_has_settled(rota_app: TestRota) -> None:
+    @rota_app.task(unique=True)
+    async def report() -> None: ...
+
+    first = await report.enqueue()
+    await rota_app.drain()
+    second = await report.enqueue()
+
+    assert not second.existing
+    assert second.id != first.id
+
+
+async def test_a_running_job_holds_its_key_unless_only_queued_ones_count(rota_app: TestRota) -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    @rota_app.task
+    async def report() -> None:
+        same = await report.using(unique="k").enqueue()
+        after = await report.using(unique=Unique(by="k", states=("queued",)), delay=60).enqueue()
+        seen.append((same.existing, after.existing))
+
+    await report.using(unique="k").enqueue()
+    await rota_app.drain()
+
+    assert seen == [(True, False)]
+
+
+async def test_settled_jobs_count_within_a_period_if_asked_for(rota_app: TestRota) -> None:
+    daily = Unique(within="1d", states=("queued", "running", "succeeded"))
+
+    @rota_app.task(unique=daily)
+    async def report() -> None: ...
+
+    first = await report.enqueue()
+    await rota_app.drain()
+    again = await report.enqueue()
+    rota_app.advance("25h")
+    next_day = await report.enqueue()
+
+    assert (again.id, again.state, again.existing) == (first.id, "succeeded", True)
+    assert not next_day.existing
+
+
+async def test_a_key_outlives_the_history_of_its_job(rota_app: TestRota, rota_database: str) -> None:
+    monthly = Unique(within="30d", states=("succeeded",))
+
+    @rota_app.task(unique=monthly)
+    async def bill() -> None: ...
+
+    first = await bill.enqueue()
+    await rota_app.drain()
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        db.execute("delete from rota.history")
+
+    again = await bill.enqueue()
+
+    assert (again.id, again.existing) == (first.id, True)
+
+
+async def test_a_period_without_settled_states_bounds_how_long_a_waiting_job_counts(rota_app: TestRota) -> None:
+    @rota_app.task(unique=Unique(within="1h"))
+    async def report() -> None: ...
+
+    first = await report.using(delay="1d").enqueue()
+    rota_app.advance("61m")
+
+    assert (await report.enqueue()).id != first.id
+
+
+async def test_a_conflict_can_be_an_error_that_names_the_job(rota_app: TestRota) -> None:
+    @rota_app.task(unique=Unique(conflict="raise"))
+    async def report(n: int) -> None: ...
+
+    first = await report.enqueue(1)
+
+    with pytest.raises(JobExists, match=rf"job {first.id}, which is queued, has the same unique key") as raised:
+        await report.enqueue(1)
+    assert raised.value.job.id == first.id
+
+
+async def test_where_one_of_many_conflicts_and_minds_none_is_added(rota_app: TestRota) -> None:
+    @rota_app.task(unique=Unique(conflict="raise"))
+    async def report(n: int) -> None: ...
+
+    await report.enqueue(2)
+
+    with pytest.raises(JobExists):
+        await rota_app.enqueue_many([report.bind(n) for n in range(5)])
+    with pytest.raises(JobExists, match="items 0 and 1 are both"):
+        await rota_app.enqueue_many([report.bind(9), report.bind(9)])
+    assert counted(rota_app) == 1
+
+
+async def test_a_waiting_job_can_be_replaced(rota_app: TestRota) -> None:
+    @rota_app.task(unique=Unique(by=lambda doc: doc, conflict="replace"))
+    async def index(doc: int, text: str) -> str:
+        return text
+
+    first = await index.using(delay="1h", tags=["old"]).enqueue(1, "old")
+    second = await index.using(delay="1m", priority=3, tags=["new"]).enqueue(1, "new")
+
+    assert (second.id, second.existing) == (first.id, True)
+    job = await first.refresh()
+    assert (job.args, job.priority, job.tags) == ({"doc": 1, "text": "new"}, 3, ("new",))
+    rota_app.advance("1m")
+    await rota_app.drain()
+    assert await job.wait() == "new"
+
+
+async def test_a_running_job_is_not_replaced_but_returned(rota_app: TestRota) -> None:
+    replaced: list[Any] = []
+
+    @rota_app.task(unique=Unique(by=lambda doc: doc, conflict="replace"))
+    async def index(doc: int, text: str) -> str:
+        replaced.append(await index.enqueue(1, "new"))
+        return text
+
+    job = await index.enqueue(1, "old")
+    await rota_app.drain()
+
+    assert [(each.id, each.state) for each in replaced] == [(job.id, "running")]
+    assert await job.wait() == "old"
+
+
+async def test_bulk_keeps_order_and_returns_twins_as_one(rota_app: TestRota) -> None:
+    @rota_app.task(unique=Unique(by=lambda n: n % 3))
+    async def report(n: int) -> None: ...
+
+    @rota_app.task
+    async def plain(n: int) -> None: ...
+
+    jobs = await rota_app.enqueue_many([*(report.bind(n) for n in (5, 4, 3, 2, 1)), plain.bind(9)])
+
+    ids = [job.id for job in jobs]
+    assert ids == [ids[0], ids[0] + 1, ids[0] + 2, ids[0], ids[0] + 1, ids[0] + 3]
+    assert [job.existing for job in jobs] == [False, False, False, True, True, False]
+
+
+def test_many_at_once_add_one_job_per_key(rota_app: TestRota, rota_database: str) -> None:
+    apps = [Rota(rota_database) for _ in range(6)]
+    for app in apps:
+        app.task(name="report", unique=True)(lambda n: None)
+
+    def put(app: Rota) -> list[int]:
+        report = app.tasks["report"]
+        many = [job.id for job in app.enqueue_many_sync([report.bind(n) for n in range(19, -1, -1)])]
+        return [report.enqueue_sync(n).id for n in range(20)] + many[::-1]
+
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(put, apps))
+
+    assert {tuple(ids[:20]) for ids in found} == {tuple(ids[20:]) for ids in found}
+    assert len({tuple(ids[:20]) for ids in found}) == 1
+    assert counted(rota_app) == 20
+    for app in apps:
+        app.close_sync()
+
+
+async def test_an_enqueue_whose_reply_was_lost_is_repeated_and_adds_one_job(
+    rota_app: TestRota, rota_database: str
+) -> None:
+    with TcpProxy(rota_database) as proxy:
+        through = Rota(proxy.dsn(rota_database))
+
+        @through.task(name="pay", unique=True)
+        async def pay(n: int) -> None: ...
+
+        await pay.enqueue(0)
+        proxy.cut_after(b"rota:put_jobs ")
+
+        job = await pay.enqueue(1)
+
+        assert proxy.cuts == 1
+        assert counted(rota_app) == 2
+        assert (await job.refresh()).args == {"n": 1}
+        await through.close()
+
+
+async def test_a_repeated_call_finds_its_job_even_if_that_has_settled_meanwhile(rota_app: TestRota) -> None:
+    from uuid import uuid4
+
+    from rota.jobs.enqueue import put_jobs
+
+    @rota_app.task(unique=True)
+    async def pay() -> None: ...
+
+    call = uuid4()
+    (first,) = await rota_app.database.run(put_jobs([pay.bind()], rota_app.jobs, call=call))
+    await rota_app.drain()
+
+    (again,) = await rota_app.database.run(put_jobs([pay.bind()], rota_app.jobs, call=call))
+    strict = pay.using(unique=Unique(conflict="raise")).bind()
+    (third,) = await rota_app.database.run(put_jobs([strict], rota_app.jobs, call=call))
+    assert (third.id, third.existing) == (first.id, False)
+    (other,) = await rota_app.database.run(put_jobs([pay.bind()], rota_app.jobs, call=uuid4()))
+
+    assert (again.id, again.state) == (first.id, "succeeded")
+    assert other.id != first.id
+
+
+def test_plain_sql_can_ask_for_a_unique_job(rota_app: TestRota, rota_database: str) -> None:
+    @rota_app.task
+    async def pay() -> None: ...
+
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        first = db.execute("select rota.enqueue('x', unique_key => 'a')").fetchone()
+        assert db.execute("select rota.enqueue('x', unique_key => 'a')").fetchone() == first
+        assert db.execute("select rota.enqueue('x', unique_key => 'b')").fetchone() != first
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"by": 7}, "by is 7"),
+        ({"by": ""}, "by is ''"),
+        ({"within": 0}, "within is 0"),
+        ({"states": ()}, r"states is \(\)"),
+        ({"states": ("waiting",)}, "states is"),
+        ({"states": "queued"}, "states is 'queued'"),
+        ({"conflict": "ignore"}, "conflict is 'ignore'"),
+    ],
+)
+def test_a_unique_that_cannot_work_is_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        Unique(**wrong)
+
+
+def test_a_function_of_what_the_task_does_not_have_is_refused_at_declaration() -> None:
+    app = Rota("dbname=nowhere")
+
+    with pytest.raises(ConfigurationError, match="asks for order, and the task has only n"):
+        app.task(unique=Unique(by=lambda order: order))(lambda n: None)
+    with pytest.raises(ConfigurationError, match="unique cannot be 7"):
+        app.task(unique=7)  # type: ignore[call-overload]
+
+
+async def test_a_key_of_none_is_refused(rota_app: TestRota) -> None:
+    @rota_app.task(unique=Unique(by=lambda n: None))
+    async def report(n: int) -> None: ...
+
+    with pytest.raises(InvalidArguments, match="gave None"):
+        await report.enqueue(1)
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_a_caller_at_a_stricter_isolation_never_adds_a_twin(
+    rota_app: TestRota, rota_database: str, isolation: str
+) -> None:
+    """Its snapshot cannot show the other's job, so PostgreSQL refuses, as it does there for every conflict."""
+
+    @rota_app.task(unique=True)
+    async def report() -> None: ...
+
+    async with await psycopg.AsyncConnection.connect(rota_database) as mine:
+        await mine.set_isolation_level(
+            psycopg.IsolationLevel.REPEATABLE_READ
+            if isolation == "repeatable read"
+            else psycopg.IsolationLevel.SERIALIZABLE
+        )
+        await mine.execute("select 1 from rota.jobs")
+        await report.enqueue()
+
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            await report.on(mine).enqueue()
+        await mine.rollback()
+        again = await report.on(mine).enqueue()
+        await mine.commit()
+
+    assert again.existing
+    assert counted(rota_app) == 1
+
+
+async def test_a_transaction_that_waits_for_a_key_learns_what_became_of_it(
+    rota_app: TestRota, rota_database: str
+) -> None:
+    @rota_app.task(unique=True)
+    async def report() -> None: ...
+
+    await report.enqueue()
+    await rota_app.drain()  # a key that was in use before is locked like a new one
+    async with (
+        await psycopg.AsyncConnection.connect(rota_database) as one,
+        await psycopg.AsyncConnection.connect(rota_database) as two,
+    ):
+        first = await report.on(one).enqueue()
+        waiting = asyncio.create_task(report.on(two).enqueue())
+        await asyncio.wait([waiting], timeout=0.1)
+        assert not waiting.done()
+        await one.commit()
+
+        assert (await waiting).id == first.id
+
+        await two.commit()
+        third = await report.using(unique="other").on(one).enqueue()
+        waiting = asyncio.create_task(report.using(unique="other").on(two).enqueue())
+        await asyncio.wait([waiting], timeout=0.1)
+        await one.rollback()
+        assert (await waiting).id != third.id
+        assert not (await waiting).existing
+        await two.commit()
+    assert len(rota_app.enqueued()) == 2
