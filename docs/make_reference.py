@@ -25,6 +25,7 @@ import rota.testing
 from rota import errors, facts
 from rota.cli.main import rota as command
 from rota.integrations.logging import words
+from rota.jobs.dead import Dead
 from rota.jobs.definition import BoundTask
 from rota.jobs.queue import Jobs
 from rota.jobs.worker import WorkerSettings
@@ -48,10 +49,11 @@ VARIABLES = {
     "ROTA_TEST_DATABASE_URL": "The server the pytest plugin makes its databases on, instead of an embedded one.",
 }
 
-MADE_BY_US = {"rota.Task", "rota.RunningJob"}  # nobody else calls their constructors
+MADE_BY_US = {"rota.Task", "rota.RunningJob", "rota.Transaction"}  # nobody else calls their constructors
 
 OBJECTS: dict[str, tuple[str, Any]] = {
-    "jobs": ("`app.jobs`: find jobs and wait for them", Jobs),
+    "jobs": ("`app.jobs`: find jobs, wait for them, end them, and ask why they do not run", Jobs),
+    "dead": ("`app.dead`: dead letters", Dead),
     "facts": ("`app.facts`: hear what happens", facts.Facts),
     "using": ("What `task.using(...)` returns", BoundTask),
     "members": ("What `app.members()` lists", MemberView),
@@ -61,10 +63,13 @@ SAMPLES: dict[str, Any] = {
     "abandoned": 0,
     "attempt": 1,
     "concurrency": 20,
-    "dead": False,
+    "created": 3,
+    "dropped": 1,
     "error": "server closed the connection",
+    "fate": "queued",
     "finished": 12,
     "handed_back": 3,
+    "hindered": (),
     "job": 42,
     "jobs": 12,
     "statements": 9,
@@ -72,9 +77,11 @@ SAMPLES: dict[str, Any] = {
     "name": "web-1:4711",
     "number": 1,
     "part": "jobs: claim",
+    "pause": 600.0,
     "queue": "mail",
     "queues": None,
     "reason": "suspected",
+    "removed": 250,
     "retry_in": 1.5,
     "seconds": 0.25,
     "task": "send_welcome",
@@ -334,7 +341,7 @@ def errors_page() -> str:
         "| 0 | done |",
         "| 1 | failed: any error that is not named below, `ForeignDatabase` among them |",
         "| 2 | wrong usage, or something in the configuration cannot work |",
-        "| 3 | `rota postgres status`: no server is running |",
+        "| 6 | `rota postgres status`: no server is running |",
         "| 4 | the database is unavailable |",
         "| 5 | the schema needs `rota migrate`, or is too new |",
         "",
@@ -371,8 +378,12 @@ def facts_page() -> str:
 def sample(cls: Any) -> facts.Fact:
     hints = typing.get_type_hints(cls)
     values = {field.name: SAMPLES[field.name] for field in dataclasses.fields(cls)}
-    if cls is facts.JobFailed:
+    if cls in (facts.JobFailed, facts.JobRaisedAfterSuccess):
         values["error"] = TimeoutError("bank busy")
+    if cls is facts.JobLost:
+        values["error"] = "its worker 6ba7b810-9dad-41d1-80b4-00c04fd430c8 was lost"
+    if cls is facts.JobCancelled:
+        values["reason"] = "the user is gone"
     if cls is facts.MigrationApplied:
         values["name"] = "kernel"
     assert hints.keys() == values.keys()
