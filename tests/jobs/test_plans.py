@@ -256,27 +256,6 @@ def claiming(**changed: Any) -> Query[Any]:
     return claim(**{"lanes": ALL_LANES, "tasks": TASKS, "limit": BATCH, "token": 1, "member": MINE, **changed})
 
 
-# Until it is mended: statistics under which a statement reads too much.
-KNOWN = {
-    "test_success_is_written_down_by_the_ids_of_the_batch": "before anything ran",
-    "test_the_success_of_one_job_is_written_down_by_its_id": "before anything ran",
-    "test_other_outcomes_are_written_down_by_the_ids_of_the_batch": "before anything ran",
-    "test_what_nobody_wants_any_more_is_found_by_the_ids_of_what_runs_here": "before anything ran",
-    "test_a_rescue_with_nothing_to_rescue_reads_nothing_of_what_runs": "before anything ran",
-    "test_a_rescue_reads_what_the_ended_member_held": "before anything ran",
-    "test_what_an_attempt_reports_is_written_by_its_id": "before anything ran",
-    "test_a_unique_job_is_put_by_looking_up_its_key": "none",
-}
-
-
-@pytest.fixture(autouse=True)
-def _known(request: pytest.FixtureRequest, statistics: str, worker: Session) -> None:
-    name = request.function.__name__
-    on_15_only = worker.db.info.server_version < 160000 and "_a_rescue_" in name and statistics == "none"
-    if KNOWN.get(name) == statistics or on_15_only:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="reads too much with these statistics"))
-
-
 def test_finding_the_lanes_costs_the_same_however_much_waits_in_them(worker: Session) -> None:
     read = worker.reading(find_lanes(None))
 

@@ -136,7 +136,6 @@ FIND_UNWANTED = statement(
     left join {schema}.jobs as job
       on job.id = attempt.id
      and job.token = attempt.token
-     and job.state = 'running'
     where job.id is null
        or job.cancel_requested_at is not null
     """,

@@ -14,7 +14,6 @@ PROGRESS = statement(
     set progress = %(fraction)s, progress_note = %(note)s
     where job.id = %(id)s
       and job.token = %(token)s
-      and job.state = 'running'
     returning job.id
     """,
 )
@@ -32,7 +31,6 @@ CHECKPOINT = statement(
     set saved = %(value)s::jsonb
     where job.id = %(id)s
       and job.token = %(token)s
-      and job.state = 'running'
     returning job.id
     """,
 )

@@ -43,12 +43,18 @@ RESCUE = statement(
                 when job.losses + 1 >= %(lost_limit)s then 'dead'
                 else 'queued'
             end as fate
-        from {schema}.jobs as job
-        where job.state = 'running'
-          and job.member in (select member.id from {schema}.members as member where member.ended_at is not null)
+        from {schema}.members as member
+        cross join lateral (
+            select job.*
+            from {schema}.jobs as job
+            where job.state = 'running'
+              and job.member = member.id
+            limit %(limit)s
+            -- a holder that is settling this very row is let go first; then the row is no longer its, or no longer there
+            for update skip locked
+        ) as job
+        where member.ended_at is not null
         limit %(limit)s
-        -- a holder that is settling this very row is let go first; then the row is no longer its, or no longer there
-        for update of job skip locked
     ), """  # noqa: S608 - all parts are written out here
     + MOVES
     + """

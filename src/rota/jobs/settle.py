@@ -2,7 +2,8 @@
 
 An outcome changes a row only while that row still carries the token of the attempt. One that matches nothing is either
 ours already (the reply to a COMMIT was lost, and the settle was repeated: the token is then in history, attempts or the
-dead letters) or void: the claim ended, someone else has the job, and the attempt is told so.
+dead letters) or void: the claim ended, someone else has the job, and the attempt is told so. The token is all the guard
+there is, and enough: the table has it that what runs has one and nothing else does.
 
 Success has a statement of its own, since there are very many. All else shares one, because where a job goes then does not
 depend on its outcome alone: one that someone wants cancelled is never queued again, whatever became of its attempt.
@@ -17,9 +18,19 @@ from rota.jobs.claim import ClaimedJob
 from rota.jobs.job import JobId
 from rota.jobs.outcome import Cancelled, Succeeded, Unsuccessful
 from rota.postgres.arrays import numbers
-from rota.postgres.query import Query, Row, statement
+from rota.postgres.query import Query, Row, scalar, statement
 
-__all__ = ["LOST_LIMIT", "MOVES", "Attempt", "Settled", "find_settled", "settle", "succeed", "succeed_one"]
+__all__ = [
+    "LOST_LIMIT",
+    "MOVES",
+    "Attempt",
+    "Settled",
+    "find_locked",
+    "find_settled",
+    "settle",
+    "succeed",
+    "succeed_one",
+]
 
 LOST_LIMIT = 3  # three processes in a row are no accident
 
@@ -39,7 +50,6 @@ _TO_HISTORY = """
         using outcome
         where job.id = outcome.id
           and job.token = outcome.token
-          and job.state = 'running'
         -- column by column: a later release may add columns, and their names must not clash with ours
         returning
             job.id, job.created_at, job.due_at, job.claimed_at, job.token, job.attempt, job.losses, job.priority, job.version,
@@ -200,7 +210,6 @@ SETTLE = statement(
             end as fate
         from {schema}.jobs as job
         join outcome on outcome.id = job.id and outcome.token = job.token
-        where job.state = 'running'
         -- in one order, so that two who settle never wait for each other in a circle
         order by job.id
         for update of job
@@ -265,3 +274,22 @@ def find_settled(jobs: Sequence[ClaimedJob]) -> Query[set[Attempt]]:
     """The attempts whose outcome is on record under our token: an earlier settle of ours did commit."""
     params = {"ids": numbers(job.id for job in jobs), "tokens": numbers(job.token for job in jobs)}
     return FIND_SETTLED.query(params, read=_attempts)
+
+
+FIND_LOCKED = statement(
+    "find_locked",
+    """
+    with free as materialized (
+        select job.id from {schema}.jobs as job where job.id = any (%(ids)s::bigint[]) for update skip locked
+    )
+    select array_agg(job.id)
+    from {schema}.jobs as job
+    where job.id = any (%(ids)s::bigint[])
+      and not exists (select from free where free.id = job.id)
+    """,
+)
+
+
+def find_locked(ids: Sequence[JobId]) -> Query[set[JobId]]:
+    """Which of these jobs' rows someone else has locked right now."""
+    return FIND_LOCKED.query({"ids": numbers(ids)}, read=lambda rows: set(scalar(rows) or ()))
