@@ -90,7 +90,7 @@ class MemberEnded(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ControlLost(Fact):
-    """The control session broke: nothing new is started until it is back."""
+    """The control session broke, or could not be opened again, for this reason: nothing new is started until it is back."""
 
     member: UUID | None
     error: str
@@ -120,7 +120,7 @@ class ListenerHeard(Fact):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLost(Fact):
-    """A part of this process cannot reach the database; it holds what it has and tries again."""
+    """A part of this process cannot reach the database, for this reason; it holds what it has and tries again."""
 
     part: str
     error: str

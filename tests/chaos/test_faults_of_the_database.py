@@ -111,7 +111,6 @@ async def test_a_slow_database_costs_no_lease_and_jobs_run(
     assert {(await job.refresh()).attempt for job in [held, *jobs]} == {1}
 
 
-@pytest.mark.xfail(run=False, reason="an outage is told by its first error only, and by no later one")
 async def test_a_database_that_turns_read_only_is_waited_for(
     rota_app: TestRota, rota_worker: StartWorker, admin: Admin
 ) -> None:

@@ -214,9 +214,6 @@ async def test_an_operators_lock_holds_up_no_more_than_what_it_is_on(
     assert worker.returncode is None
 
 
-@pytest.mark.xfail(
-    run=False, reason="outcomes are settled in batches, and one that cannot be written holds up the others"
-)
 async def test_an_operators_lock_on_a_running_job_holds_up_no_other_outcome(
     rota_app: TestRota, rota_worker: StartWorker, tmp_path: Path
 ) -> None:

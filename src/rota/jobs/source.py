@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
+import psycopg
+
+from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, RotaError
-from rota.facts import Fact, Facts, JobCancelled, JobClaimLost, JobFailed, JobLost, JobSnoozed, JobSucceeded
+from rota.facts import (
+    DatabaseLost,
+    Fact,
+    Facts,
+    JobCancelled,
+    JobClaimLost,
+    JobFailed,
+    JobLost,
+    JobSnoozed,
+    JobSucceeded,
+)
 from rota.jobs.claim import ClaimedJob, Claimer
+from rota.jobs.job import JobId
 from rota.jobs.outcome import (
     AlreadySettled,
     Buried,
@@ -21,14 +36,21 @@ from rota.jobs.outcome import (
     Succeeded,
     Unsuccessful,
 )
-from rota.jobs.settle import Attempt, find_settled, settle, succeed
+from rota.jobs.settle import Attempt, find_locked, find_settled, settle, succeed
 from rota.jobs.suspects import Gate
 from rota.leases.control import Control
 from rota.postgres.connection import is_about_data
+from rota.postgres.query import Query
 from rota.postgres.session import Session
 from rota.service.points import reach
 
 __all__ = ["JobSource"]
+
+T = TypeVar("T")
+
+# For how long after a lock was felt, or seen, each batch is asked for locks before it is written.
+_WARY_SECONDS = 5.0
+_UNSTORABLE = "InvalidResult"
 
 
 class JobSource:
@@ -52,6 +74,7 @@ class JobSource:
         self._control = control
         self._poll = poll
         self._facts = facts
+        self._wary_until = 0.0
         self._woken = asyncio.Event()
         self._pause = 0.0
         self._looks_begun = 0
@@ -115,40 +138,71 @@ class JobSource:
         except TimeoutError:
             self._claimer.look_from_start()
 
-    async def settle(self, outcomes: Sequence[Outcome]) -> None:
+    async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        locked = await self._locked([outcome.job for outcome in outcomes])
+        left = [outcome for outcome in outcomes if outcome.job.id in locked]
+        if left:
+            outcomes = [outcome for outcome in outcomes if outcome.job.id not in locked]
         succeeded = [outcome for outcome in outcomes if isinstance(outcome, Succeeded)]
         if succeeded:
-            await self._settle(succeeded)
+            left += await self._settle(succeeded)
         others = [outcome for outcome in outcomes if not isinstance(outcome, Succeeded | AlreadySettled)]
         if others:
-            await self._settle(others)
+            left += await self._settle(others)
         if len(succeeded) + len(others) < len(outcomes):
             self._tell((outcome for outcome in outcomes if isinstance(outcome, AlreadySettled)), {})
+        return left
 
     async def hand_back(self, items: Sequence[ClaimedJob]) -> None:
         await self._claimer.give_back_unknown()
-        if items:
-            await self._settling.run(settle([HandedBack(job) for job in items], self._channel))
-        for job in items:
+        locked = await self._locked(items)
+        free = [job for job in items if job.id not in locked]
+        if free:
+            await self._run(settle([HandedBack(job) for job in free], self._channel))
+        for job in free:
             if job.losses:
                 self._gate.leave(job)
+        if locked:
+            raise DatabaseUnavailable(
+                f"Someone has locked the rows of jobs that are to be handed back: {sorted(locked)}."
+            )
 
-    async def _settle(self, outcomes: Sequence[Succeeded] | Sequence[Unsuccessful]) -> None:
+    async def _locked(self, jobs: Sequence[ClaimedJob]) -> set[JobId]:
+        """Whose rows someone has locked. Asked for a while after that was felt, as it costs a statement."""
+        if not jobs or boottime() > self._wary_until:
+            return set()
+        locked = await self._run(find_locked([job.id for job in jobs]))
+        if locked:
+            self._wary_until = boottime() + _WARY_SECONDS
+        return locked
+
+    async def _run(self, query: Query[T]) -> T:
+        """Run what makes outcomes durable. Raises DatabaseUnavailable for all that may pass, and RotaError about the data."""
+        try:
+            return await self._settling.run(query)
+        except DatabaseUnavailable as error:
+            if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                self._wary_until = boottime() + _WARY_SECONDS
+            raise
+        except RotaError as error:
+            if is_about_data(error.__cause__):
+                raise
+            # rights were taken, a table is gone: no fault of these jobs, so they wait until someone mends it
+            raise DatabaseUnavailable(str(error)) from error
+
+    async def _settle(self, outcomes: Sequence[Succeeded] | Sequence[Unsuccessful]) -> Sequence[Outcome]:
+        """Make them durable and tell of them; returns those that cannot be written."""
         reach("settle.before")
         try:
             fates = await self._written(outcomes)
         except DatabaseUnavailable:
             raise
         except RotaError as error:
-            if is_about_data(error.__cause__):
-                await self._settle_apart(outcomes, error)
-                return
-            # rights were taken, a table is gone: no fault of these jobs, so they wait until someone mends it
-            raise DatabaseUnavailable(str(error)) from error
+            return await self._settle_apart(outcomes, error)
         reach("settle.after")
         unmatched = [outcome.job for outcome in outcomes if (outcome.job.id, outcome.job.token) not in fates]
         if unmatched:
-            earlier = await self._settling.run(find_settled(unmatched))
+            earlier = await self._run(find_settled(unmatched))
             for job in unmatched:
                 if (job.id, job.token) not in earlier:
                     self._facts.emit(JobClaimLost(job.id, job.task, job.attempt, job.token, finished=True))
@@ -156,27 +210,31 @@ class JobSource:
         # most attempts succeed, and each fact costs: not when nobody listens
         if any(map(self._facts.wanted, (JobSucceeded, JobFailed, JobCancelled, JobSnoozed, JobLost))):
             self._tell((o for o in outcomes if (o.job.id, o.job.token) in fates), fates)
+        return ()
 
     async def _written(self, outcomes: Sequence[Succeeded] | Sequence[Unsuccessful]) -> dict[Attempt, str]:
         """Write the outcomes down; returns where the job of each attempt that was still ours went."""
         if isinstance(outcomes[0], Succeeded):
-            return dict.fromkeys(await self._settling.run(succeed(outcomes)), "succeeded")  # type: ignore[arg-type]
-        settled = await self._settling.run(settle(outcomes, self._channel))  # type: ignore[arg-type]
+            return dict.fromkeys(await self._run(succeed(outcomes)), "succeeded")  # type: ignore[arg-type]
+        settled = await self._run(settle(outcomes, self._channel))  # type: ignore[arg-type]
         for outcome in outcomes:
             if isinstance(outcome, Retried | Snoozed):
                 self._claimer.expect(outcome.pause)
         return {(each.id, each.token): each.fate for each in settled}
 
-    async def _settle_apart(self, outcomes: Sequence[Succeeded] | Sequence[Unsuccessful], error: RotaError) -> None:
+    async def _settle_apart(
+        self, outcomes: Sequence[Succeeded] | Sequence[Unsuccessful], error: RotaError
+    ) -> list[Outcome]:
         """PostgreSQL refused what one outcome of the batch holds: find that one, and let it fail alone."""
         if len(outcomes) > 1:
-            for outcome in outcomes:
-                await self._settle([outcome])  # type: ignore[arg-type]
-            return
-        if isinstance(outcomes[0], Buried):
-            raise error
-        failure = Failure("InvalidResult", f"what became of the attempt could not be stored: {error}"[:2000], "")
-        await self._settle([Buried(outcomes[0].job, failure, outcomes[0].seconds)])
+            return [left for outcome in outcomes for left in await self._settle([outcome])]  # type: ignore[arg-type]
+        (outcome,) = outcomes
+        job, said = outcome.job, f"what became of the attempt could not be stored: {error}"[:2000]
+        if isinstance(outcome, Buried) and outcome.failure.type == _UNSTORABLE:
+            # not even that can be written, so it is no fault of what the attempt said
+            self._facts.emit(DatabaseLost(f"jobs: settle {job.id}", said))
+            return [outcome]
+        return list(await self._settle([Buried(job, Failure(_UNSTORABLE, said, ""), outcome.seconds)]))
 
     def _tell(self, outcomes: Iterable[Outcome], fates: Mapping[Attempt, str]) -> None:
         """Say what became of attempts, now that it is durable."""

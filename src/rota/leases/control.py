@@ -132,6 +132,7 @@ class Control:
         self._attached_at = boottime()
         self._unsteady_until = 0.0
         self._deadline = 0.0
+        self._reasons: set[str] = set()
         self._probe = Probe()
         self._pooled = False
         self._stopping = threading.Event()
@@ -307,6 +308,10 @@ class Control:
             reaction = (self.settings.grace - self.settings.interval).total_seconds()
             self._deadline = min(self._deadline, boottime() + reaction)
             self._disconnect()
+            self._reasons = set()
+        # each once: that the session was ended is one story, that the next one is refused another
+        if str(error) not in self._reasons:
+            self._reasons.add(str(error))
             self._facts.emit(ControlLost(self.member, str(error)))
 
     def _disconnect(self) -> None:

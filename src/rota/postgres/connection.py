@@ -231,6 +231,11 @@ def translated(error: psycopg.Error, dsn: Dsn | None = None) -> RotaError:
         return InvalidDsn(
             f"PostgreSQL cannot be had at this address{where}: {said}. Check user, password, port and database name."
         )
+    if state == "55P03":
+        return DatabaseUnavailable(
+            f"PostgreSQL{where} did not do it: {said}. Someone holds a lock on what it needs; pg_locks tells who. "
+            "Nothing is wrong with the call: repeat it."
+        )
     without_code = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     if without_code or state.startswith(_TRANSIENT) or is_stale_plan(error):
         return DatabaseUnavailable(

@@ -44,6 +44,8 @@ _STALE_SECONDS = 0.5
 _SETTLE_BATCH = 500
 _SETTLE_SECONDS = 0.01
 _UNSETTLED_LIMIT = 5000
+# How soon an outcome that could not be written, though others could, is tried again.
+_HINDERED_SECONDS = 0.25
 # What a stop may take beyond its deadline to write down what it knows.
 _LAST_WORDS_SECONDS = 2.0
 
@@ -56,7 +58,8 @@ class Source(Protocol[ItemInvariant, OutcomeIn]):
     async def wait_for_more(self) -> None:
         """Return when a claim may find something: after a wake-up, at a due time, or at the next poll."""
 
-    async def settle(self, outcomes: Sequence[OutcomeIn]) -> None: ...
+    async def settle(self, outcomes: Sequence[OutcomeIn]) -> Sequence[object]:
+        """Make them durable. Returns those that something of their own hinders: they come again, and hold up no others."""
 
     async def hand_back(self, items: Sequence[ItemInvariant]) -> None: ...
 
@@ -89,9 +92,9 @@ class Consumer(Generic[Item, Outcome]):
         self._given_up: set[int] = set()
         self._abandoned: set[int] = set()
         self._outlived = 0
-        self._unsettled: list[Outcome] = []
-        self._finished_items: list[Item] = []
-        self._settling = 0
+        self._unsettled: list[tuple[Item, Outcome]] = []
+        self._settling: list[tuple[Item, Outcome]] = []
+        self._hindered: list[tuple[Item, Outcome]] = []
         self._stale: list[Item] = []
         self._rate = _Rate()
         self._ahead = 0
@@ -105,7 +108,7 @@ class Consumer(Generic[Item, Outcome]):
     @property
     def idle(self) -> bool:
         """Nothing ready, running, unsettled or on its way back."""
-        return not (self._ready or self._running or self._unsettled or self._settling or self._stale)
+        return not (self._ready or self._running or self._unsettled or self._settling or self._hindered or self._stale)
 
     @property
     def running(self) -> int:
@@ -145,7 +148,7 @@ class Consumer(Generic[Item, Outcome]):
                 abandoned = 0
                 await self.wait_idle()
         except TimeoutError:
-            abandoned += len(self._unsettled) + self._settling
+            abandoned += len(self._outcomes)
         await _cancelled(settling)
         self._facts.emit(Drained(self.finished, len(handed_back), abandoned))
 
@@ -166,7 +169,8 @@ class Consumer(Generic[Item, Outcome]):
 
     def held(self) -> list[Item]:
         """All that is claimed and not yet settled or handed back."""
-        return [*self._ready, *self._stale, *self._finished_items, *(item for _, item in self._running.values())]
+        finished = [item for item, _ in self._outcomes]
+        return [*self._ready, *self._stale, *finished, *(item for _, item in self._running.values())]
 
     def abandon(self, item: Item, outcome: Outcome) -> None:
         """Settle an item although its body does not end. Its slot stays taken until it does, and what it says then is void."""
@@ -192,6 +196,11 @@ class Consumer(Generic[Item, Outcome]):
                 loop.call_soon_threadsafe(vacate)
 
         body.add_done_callback(ended)
+
+    @property
+    def _outcomes(self) -> list[tuple[Item, Outcome]]:
+        """All that is not durable yet."""
+        return [*self._settling, *self._hindered, *self._unsettled]
 
     @property
     def _free(self) -> int:
@@ -248,8 +257,7 @@ class Consumer(Generic[Item, Outcome]):
 
     def _take_in(self, item: Item, outcome: Outcome) -> None:
         self.finished += 1
-        self._unsettled.append(outcome)
-        self._finished_items.append(item)
+        self._unsettled.append((item, outcome))
         self._batch.set()
         self._start_ready()
         self._note_change()
@@ -260,18 +268,22 @@ class Consumer(Generic[Item, Outcome]):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SETTLE_SECONDS):
                     await self._batch_full.wait()
-            batch, self._unsettled = self._unsettled, []
-            self._settling = len(batch)
+            batch, self._unsettled = [*self._hindered, *self._unsettled], []
+            self._settling, self._hindered = batch, []
             self._batch.clear()
             self._batch_full.clear()
+            outcomes = [outcome for _, outcome in batch]
             try:
-                await self._until_done("settle", lambda batch=batch: self._source.settle(batch))  # type: ignore[misc]
+                left = await self._until_done("settle", lambda outcomes=outcomes: self._source.settle(outcomes))  # type: ignore[misc]
             except BaseException:
                 self._unsettled = [*batch, *self._unsettled]
                 raise
             finally:
-                self._settling = 0
-            del self._finished_items[: len(batch)]  # outcomes are settled in the order in which they came
+                self._settling = []
+            if left:
+                hindered = set(map(id, left))
+                self._hindered = [each for each in batch if id(each[1]) in hindered]
+                asyncio.get_running_loop().call_later(_HINDERED_SECONDS, self._batch.set)
             self._start_ready()
             self._note_change()
 
@@ -308,13 +320,15 @@ class Consumer(Generic[Item, Outcome]):
             self._quiet.set()
 
     async def _until_done(self, part: str, call: Callable[[], Awaitable[Result]]) -> Result:
-        """Repeat the call while the database is away, saying so once when it goes and once when it is back."""
-        failures = 0
+        """Repeat the call while the database is away, saying so when it goes, for each reason once, and when it is back."""
+        failures, reasons = 0, set[str]()
         while True:
             try:
                 result = await call()
             except DatabaseUnavailable as error:
-                if failures == 0:
+                # that a session was ended is one story, that the next is refused another, and the one to act upon
+                if str(error) not in reasons:
+                    reasons.add(str(error))
                     self._facts.emit(DatabaseLost(f"{self._part}: {part}", str(error)))
                 await asyncio.sleep(min(1.0, 0.05 * 2**failures) * random.uniform(0.5, 1.0))
                 failures = min(failures + 1, 10)
