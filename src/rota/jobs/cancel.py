@@ -70,7 +70,7 @@ CANCEL = statement(
           and not chosen.now
         returning job.id
     ), told as materialized (
-        select count(pg_notify(%(channel)s, members.member::text))
+        select count({schema}.notify(%(channel)s, members.member::text))
         from (select distinct member from chosen where not now) as members
     )
     select chosen.id, case when chosen.now then 'cancelled' else 'running' end
@@ -112,7 +112,7 @@ DISCARD = statement(
             tags, retention, origin, redact, %(reason)s
         from letters
     ), told as materialized (
-        select count(pg_notify(%(channel)s, members.member::text))
+        select count({schema}.notify(%(channel)s, members.member::text))
         from (select distinct member from chosen where state = 'running') as members
     )
     select chosen.id, chosen.state from chosen, told

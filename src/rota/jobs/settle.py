@@ -184,7 +184,7 @@ MOVES = """
         from gone
         where fate = 'cancelled'
     ), woken as materialized (
-        select count(pg_notify(%(channel)s, queues.queue))
+        select count({schema}.notify(%(channel)s, queues.queue))
         from (select distinct queue from taken where fate = 'queued' and kind in ('handed_back', 'lost')) as queues
     )
 """

@@ -59,7 +59,7 @@ from rota.leases.members import (
 )
 from rota.postgres.connection import Connector, is_direct, translated
 from rota.postgres.keys import lock_key
-from rota.postgres.notify import Probe, cancel_channel, probe_channel, wake_channel
+from rota.postgres.notify import Probe, cancel_channel, notify, probe_channel, wake_channel
 from rota.postgres.query import Query
 
 __all__ = ["Control", "LeaseSettings"]
@@ -341,9 +341,7 @@ class Control:
         if self._probe.check():
             self._facts.emit(ListenerDeaf())
         if message := self._probe.due():
-            assert self._connection is not None
-            channel = probe_channel(self._schema, str(self.member))
-            self._connection.execute("select pg_notify(%s, %s)", [channel, message])
+            self._query(notify(probe_channel(self._schema, str(self.member)), message))
 
     def _wait(self, pause: float) -> None:
         """Rest, but hand on wake-ups as they come, and return at once when the session ends or we are to stop."""

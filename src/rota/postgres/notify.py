@@ -11,8 +11,9 @@ import secrets
 
 from rota.clock import boottime
 from rota.postgres.keys import channel
+from rota.postgres.query import Query, nothing, statement
 
-__all__ = ["Probe", "Throttle", "cancel_channel", "probe_channel", "wake_channel"]
+__all__ = ["Probe", "Throttle", "cancel_channel", "notify", "probe_channel", "wake_channel"]
 
 
 def wake_channel(schema: str) -> str:
@@ -27,6 +28,14 @@ def cancel_channel(schema: str) -> str:
 
 def probe_channel(schema: str, listener: str) -> str:
     return channel(schema, f"probe/{listener}")
+
+
+NOTIFY = statement("notify", "select {schema}.notify(%(channel)s, %(payload)s)")
+
+
+def notify(channel: str, payload: str) -> Query[None]:
+    """Say it to whoever listens, unless the queue of messages is nearly full."""
+    return NOTIFY.query({"channel": channel, "payload": payload}, read=nothing)
 
 
 class Throttle:
