@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
@@ -286,6 +288,66 @@ def test_sync_bodies_have_the_same_transaction(rota_app: TestRota, ledger: psyco
 
     assert entries(ledger) == ["paid"]
     assert job.wait_sync() == 3
+
+
+BODIES = 6
+
+
+@pytest.mark.parametrize("whose", ["ours", "the user's"])
+async def test_bodies_in_transactions_leave_the_connections_that_others_need(
+    rota_app: TestRota, ledger: psycopg.Connection[Any], whose: str
+) -> None:
+    """Each holds a connection when it reports and enqueues, and there are more bodies than the app has connections."""
+    dsn = rota_app.database.dsn.conninfo
+    async with contextlib.AsyncExitStack() as stack:
+        pool: Any = None
+        if whose == "the user's":
+            kwargs = {"autocommit": True}
+            pool = await stack.enter_async_context(AsyncConnectionPool(dsn, min_size=0, max_size=BODIES, kwargs=kwargs))
+        app = await stack.enter_async_context(Rota(dsn, pool=pool, pool_size=2))
+        all_inside = asyncio.Barrier(BODIES)
+
+        @app.task
+        async def pay(entry: str) -> None:
+            job = current_job()
+            async with job.transaction() as tx:
+                await tx.execute("insert into public.ledger values (%s)", [entry])
+                async with asyncio.timeout(30):
+                    await all_inside.wait()
+                await job.progress(0.5)
+                await job.checkpoint(entry)
+                if whose == "ours":
+                    await thank.enqueue(entry)
+
+        @app.task
+        async def thank(entry: str) -> None: ...
+
+        jobs = await app.enqueue_many([pay.bind(str(n)) for n in range(BODIES)])
+        await app.work(drain=True)
+
+        assert [(await job.refresh()).attempt for job in jobs] == [1] * BODIES
+    assert sorted(entries(ledger)) == [str(n) for n in range(BODIES)]
+
+
+def test_sync_bodies_in_transactions_leave_the_connections_that_others_need(
+    rota_app: TestRota, ledger: psycopg.Connection[Any]
+) -> None:
+    all_inside = threading.Barrier(BODIES)
+    with Rota(rota_app.database.dsn.conninfo, pool_size=2) as app:
+
+        @app.task
+        def pay(entry: str) -> None:
+            job = current_job()
+            with job.transaction() as tx:
+                tx.execute("insert into public.ledger values (%s)", [entry])
+                all_inside.wait(30)
+                job.progress_sync(0.5)
+
+        jobs = app.enqueue_many_sync([pay.bind(str(n)) for n in range(BODIES)])
+        app.work_sync(drain=True)
+
+        assert [job.refresh_sync().attempt for job in jobs] == [1] * BODIES
+    assert sorted(entries(ledger)) == [str(n) for n in range(BODIES)]
 
 
 async def test_a_transaction_that_raises_commits_nothing_and_the_job_is_tried_again(

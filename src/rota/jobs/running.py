@@ -41,10 +41,22 @@ class Payloads(Protocol):
 
 
 class Desk:
-    """What all attempts of one worker share: the database they report to, and how payloads are stored."""
+    """What all attempts of one worker share: the database they report to, and how payloads are stored.
 
-    def __init__(self, database: Database, codec: Codec | None, stopping: Callable[[], bool]) -> None:
+    Transactions of bodies have connections of their own: they hold them for as long as they please, and a body that has one
+    must not wait for another to report through.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        codec: Codec | None,
+        stopping: Callable[[], bool],
+        *,
+        transactions: Database | None = None,
+    ) -> None:
         self.database = database
+        self.transactions = transactions or database
         self.codec = codec
         self.stopping = stopping
 
@@ -223,7 +235,7 @@ class Transaction:
         return self.connection
 
     async def __aenter__(self) -> Transaction:
-        await self._begin(self._on or self._desk.database.borrow(is_async=True))
+        await self._begin(self._on or self._desk.transactions.borrow(is_async=True))
         return self
 
     async def __aexit__(
@@ -232,7 +244,7 @@ class Transaction:
         await self._end(error)
 
     def __enter__(self) -> Transaction:
-        on = self._on or self._desk.database.borrow(is_async=False)
+        on = self._on or self._desk.transactions.borrow(is_async=False)
         on.at_once(self._begin, on)
         return self
 

@@ -103,7 +103,10 @@ class Worker:
             poll=lambda: settings.poll if self.control.hears else settings.poll_deaf,
             facts=facts,
         )
-        desk = Desk(database, codec, self._stop.is_set)
+        self._apart = database.apart("job", size=settings.concurrency)
+        # transactions are where the user wants them, and what bodies report goes another way
+        reports, transactions = (self._apart, database) if database.is_users else (database, self._apart)
+        desk = Desk(reports, codec, self._stop.is_set, transactions=transactions)
         self._children = Children(settings.concurrency, desk, lambda: database.dsn, facts)
         self._executor = Executor(
             tasks,
@@ -192,6 +195,7 @@ class Worker:
         await self._consumer.drain(deadline)
         self._executor.close()
         await self._children.close()
+        await self._apart.close()
         await self._claiming.close()
         await self._settling.close()
         statements = self._claiming.statements + self._settling.statements

@@ -71,6 +71,15 @@ class Database:
     def dsn(self) -> Dsn:
         return self._address()
 
+    @property
+    def is_users(self) -> bool:
+        """Whether its connections come from a pool of the user's."""
+        return bool(self._user_async or self._user_sync)
+
+    def apart(self, role: str, *, size: int) -> Database:
+        """The same place through so many connections of its own, for those who must not wait behind the others."""
+        return Database(self._address, self.schema, size=size, role=role)
+
     def connector(
         self,
         role: str,
