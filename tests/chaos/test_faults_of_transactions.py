@@ -232,3 +232,41 @@ async def test_an_operators_lock_on_a_running_job_holds_up_no_other_outcome(
         assert (await held.refresh()).state == "running"
     await held.wait(20)
     assert (await held.refresh()).attempt == 1
+
+
+async def test_an_operators_lock_on_a_running_job_holds_up_no_other_that_is_handed_back(
+    rota_app: TestRota, rota_worker: StartWorker, tmp_path: Path
+) -> None:
+    hold = known_tasks(rota_app).tasks["hold"]
+    worker = rota_worker(APP)
+    jobs = await rota_app.enqueue_many([hold.bind(str(tmp_path / "never")) for _ in range(5)])
+    await until(lambda: {rota_app.jobs.get_sync(job.id).state for job in jobs} == {"running"}, what="all of them run")
+    with psycopg.connect(rota_app.database.dsn.conninfo) as operator:
+        operator.execute("select from rota.jobs where id = %s for update", [jobs[0].id])
+
+        worker.terminate()
+        worker.wait_for_output("stopping")
+        worker.terminate()
+        assert worker.wait() == 0
+
+        left = [await job.refresh() for job in jobs]
+        assert [(job.state, job.attempt) for job in left] == [("running", 1)] + [("queued", 0)] * 4
+
+
+async def test_an_outcome_that_cannot_be_stored_at_all_holds_up_no_other(
+    rota_app: TestRota, rota_worker: StartWorker, admin: Admin, tmp_path: Path
+) -> None:
+    tasks = known_tasks(rota_app).tasks
+    (tmp_path / "gate").touch()
+    admin.execute("alter table rota.dead add constraint none check (task <> 'stumble')")
+    worker = rota_worker(APP)
+    stumbling = await tasks["stumble"].enqueue(str(tmp_path / "gate"))
+    worker.wait_for_output("could not be stored")
+    assert await (await tasks["double"].enqueue(1)).wait(20) == 2
+    assert (await stumbling.refresh()).state == "running"
+
+    admin.execute("alter table rota.dead drop constraint none")
+
+    await until(lambda: rota_app.jobs.get_sync(stumbling.id).state == "dead", what="it is buried after all")
+    assert (await stumbling.refresh()).attempt == 2
+    assert worker.returncode is None

@@ -23,6 +23,7 @@ class Shelf:
         self.settled: list[int] = []
         self.batches: list[int] = []
         self.handed_back: list[int] = []
+        self.hindered: set[int] = set()
         self.away = False
         self.open = True
         self.more = asyncio.Event()
@@ -35,10 +36,11 @@ class Shelf:
         await self.more.wait()
         self.more.clear()
 
-    async def settle(self, outcomes: Sequence[int]) -> None:
+    async def settle(self, outcomes: Sequence[int]) -> Sequence[int]:
         await self._answer()
-        self.settled += outcomes
+        self.settled += [n for n in outcomes if n not in self.hindered]
         self.batches.append(len(outcomes))
+        return [n for n in outcomes if n in self.hindered]
 
     async def hand_back(self, items: Sequence[int]) -> None:
         await self._answer()
@@ -155,6 +157,42 @@ async def test_outcomes_wait_for_the_database_and_it_is_said_once() -> None:
     assert sorted(shelf.settled) == list(range(50))
     settling = [type(fact) for fact in heard if "settle" in fact.part]
     assert settling == [DatabaseLost, DatabaseBack]
+
+
+async def test_every_reason_of_an_outage_is_said_once() -> None:
+    shelf, facts = Shelf(1), Facts()
+    reasons = iter(["the session was ended", *["too many clients"] * 3])
+
+    async def settle(outcomes: Sequence[int]) -> Sequence[int]:
+        if reason := next(reasons, None):
+            raise DatabaseUnavailable(reason)
+        shelf.settled += outcomes
+        return []
+
+    shelf.settle = settle  # type: ignore[method-assign]
+    with facts.recorded(DatabaseLost) as lost, facts.recorded(DatabaseBack) as back:
+        pump = consumer(shelf, at_once, concurrency=1, facts=facts)
+        await until(lambda: back, what="it is back")
+        await pump.drain(Deadline.after(1))
+
+    assert [fact.error for fact in lost] == ["the session was ended", "too many clients"]
+    assert shelf.settled == [0]
+
+
+async def test_an_outcome_that_is_hindered_comes_again_and_holds_up_no_other() -> None:
+    shelf, facts = Shelf(20), Facts()
+    shelf.hindered = {3}
+    with facts.recorded(Drained) as drained:
+        pump = consumer(shelf, at_once, concurrency=5, facts=facts)
+        await until(lambda: len(shelf.settled) == 19, what="the others are settled")
+        assert pump.held() == [3]
+        assert not pump.idle
+        shelf.hindered = set()
+        await until(lambda: pump.idle, what="the last one is settled too")
+        await pump.drain(Deadline.after(1))
+
+    assert sorted(shelf.settled) == list(range(20))
+    assert drained == [Drained(20, 0, 0)]
 
 
 async def test_a_stop_with_the_database_away_ends_and_says_what_is_left_to_rescue(

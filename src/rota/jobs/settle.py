@@ -258,22 +258,28 @@ def settle(outcomes: Sequence[Unsuccessful], channel: str, *, lost_limit: int = 
 FIND_SETTLED = statement(
     "find_settled",
     """
-    select array_agg(outcome.id), array_agg(outcome.token)
+    select outcome.id, outcome.token, found.fate
     from unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) as outcome(id, token)
-    where exists (select from {schema}.history as done where done.id = outcome.id and done.token = outcome.token)
-       or exists (
-           select from {schema}.attempts as done
-           where done.job_id = outcome.id and done.token = outcome.token and done.outcome = 'failed'
-       )
-       or exists (select from {schema}.dead as done where done.id = outcome.id and done.token = outcome.token)
+    cross join lateral (
+        select done.state as fate
+        from {schema}.history as done
+        where done.id = outcome.id and done.token = outcome.token
+        union all
+        select 'dead' from {schema}.dead as done where done.id = outcome.id and done.token = outcome.token
+        union all
+        select 'queued'
+        from {schema}.attempts as done
+        where done.job_id = outcome.id and done.token = outcome.token and done.outcome = 'failed'
+        limit 1
+    ) as found
     """,
 )
 
 
-def find_settled(jobs: Sequence[ClaimedJob]) -> Query[set[Attempt]]:
-    """The attempts whose outcome is on record under our token: an earlier settle of ours did commit."""
+def find_settled(jobs: Sequence[ClaimedJob]) -> Query[dict[Attempt, str]]:
+    """The attempts whose outcome is on record under our token, and what it was: an earlier settle of ours did commit."""
     params = {"ids": numbers(job.id for job in jobs), "tokens": numbers(job.token for job in jobs)}
-    return FIND_SETTLED.query(params, read=_attempts)
+    return FIND_SETTLED.query(params, read=lambda rows: {(job, token): fate for job, token, fate in rows})
 
 
 FIND_LOCKED = statement(

@@ -206,7 +206,7 @@ class JobSource:
             for job in unmatched:
                 if (job.id, job.token) not in earlier:
                     self._facts.emit(JobClaimLost(job.id, job.task, job.attempt, job.token, finished=True))
-            fates |= dict.fromkeys(earlier, "queued")
+            fates |= earlier
         # most attempts succeed, and each fact costs: not when nobody listens
         if any(map(self._facts.wanted, (JobSucceeded, JobFailed, JobCancelled, JobSnoozed, JobLost))):
             self._tell((o for o in outcomes if (o.job.id, o.job.token) in fates), fates)
@@ -234,7 +234,8 @@ class JobSource:
             # not even that can be written, so it is no fault of what the attempt said
             self._facts.emit(DatabaseLost(f"jobs: settle {job.id}", said))
             return [outcome]
-        return list(await self._settle([Buried(job, Failure(_UNSTORABLE, said, ""), outcome.seconds)]))
+        left = await self._settle([Buried(job, Failure(_UNSTORABLE, said, ""), outcome.seconds)])
+        return [outcome] if left else []
 
     def _tell(self, outcomes: Iterable[Outcome], fates: Mapping[Attempt, str]) -> None:
         """Say what became of attempts, now that it is durable."""

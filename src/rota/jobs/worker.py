@@ -260,7 +260,7 @@ class Worker:
             if taken_away:
                 # a child may have settled its job by itself, and go on
                 settled = await self._claiming.run(find_settled(self._executor.claims(taken_away)))
-                taken_away = taken_away - settled
+                taken_away = taken_away - settled.keys()
             for attempt in unwanted.cancelled | taken_away:
                 self._executor.cancel(attempt)
             if void or not unwanted.void:
