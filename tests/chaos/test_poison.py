@@ -9,7 +9,7 @@ import pytest
 
 from rota.testing import TestRota, WorkerProcess, until_sync
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
 
 APP = """
 import asyncio, os, time
@@ -36,15 +36,15 @@ def app_file(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("after", [0.05, 1.5], ids=["at once", "after its probation"])
+@pytest.mark.parametrize(("after", "seconds"), [(0.05, 0.5), (1.5, 2.0)], ids=["at once", "after its probation"])
 def test_a_poison_is_buried_and_none_of_its_neighbours_is(
-    rota_app: TestRota, rota_worker: Callable[..., WorkerProcess], app_file: Path, after: float
+    rota_app: TestRota, rota_worker: Callable[..., WorkerProcess], app_file: Path, after: float, seconds: float
 ) -> None:
     poison = rota_app.task(name="poison")(lambda after: None)
     healthy = rota_app.task(name="healthy")(lambda n, seconds: None)
-    neighbours = rota_app.enqueue_many_sync([healthy.bind(n, 2.0) for n in range(5)])
+    neighbours = rota_app.enqueue_many_sync([healthy.bind(n, seconds) for n in range(3)])
     doomed = poison.enqueue_sync(after)
-    later = rota_app.enqueue_many_sync([healthy.bind(n, 2.0) for n in range(5, 12)])
+    later = rota_app.enqueue_many_sync([healthy.bind(n, seconds) for n in range(3, 10)])
 
     def is_dead() -> bool:
         return rota_app.jobs.get_sync(doomed.id).state == "dead"
