@@ -38,7 +38,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 
 teeth: $(VENV)/.dev  ## remove each guard in turn: a test must fail
-	$(BIN)/python tests/teeth.py
+	$(BIN)/python -m tests.teeth $(MUTANTS)
 
 docs: $(VENV)/.dev  ## write docs/reference anew from the code
 	$(BIN)/python docs/make_reference.py
