@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rota.errors import DatabaseUnavailable, RotaError
 from rota.facts import Fact, Facts, JobCancelled, JobClaimLost, JobFailed, JobLost, JobSnoozed, JobSucceeded
-from rota.jobs.claim import ClaimedJob, Claimer
+from rota.jobs.claim import ClaimedJob
+from rota.jobs.claimer import Claimer
 from rota.jobs.outcome import (
     AlreadySettled,
     Buried,

@@ -15,7 +15,8 @@ from rota.errors import DatabaseUnavailable, RotaError
 from rota.facts import Facts, HistoryKept, JobClaimLost, JobLost, WorkerStarted, WorkerStopped
 from rota.jobs.cancel import end_cancelled, find_unwanted
 from rota.jobs.children import Children
-from rota.jobs.claim import ClaimedJob, Claimer, give_back_claim, held_tokens
+from rota.jobs.claim import ClaimedJob, give_back_claim, held_tokens
+from rota.jobs.claimer import Claimer
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.execute import Executor
@@ -94,7 +95,12 @@ class Worker:
         self._claiming = claiming
         self._gate = Gate(lambda: self._source.wake())
         self._source = JobSource(
-            Claimer(claiming, queues=settings.queues, tasks={name: tasks[name].version for name in sorted(tasks)}),
+            Claimer(
+                claiming,
+                queues=settings.queues,
+                tasks={name: tasks[name].version for name in sorted(tasks)},
+                sooner=lambda: self._source.wake(),
+            ),
             self._gate,
             self._settling,
             channel=wake_channel(database.schema),
