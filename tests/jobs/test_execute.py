@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import gc
 import statistics
 import threading
 import time
-from datetime import datetime, timedelta
-from typing import Any
+import weakref
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn
 
 import psycopg
 import pytest
@@ -29,7 +31,12 @@ from rota import (
 from rota.facts import JobCancelled as JobCancelledFact
 from rota.facts import JobFailed as JobFailedFact
 from rota.facts import JobSnoozed, JobStuck, JobSucceeded, WorkerStarted, WorkerStopped
+from rota.jobs.claim import ClaimedJob
+from rota.jobs.definition import Task
+from rota.jobs.execute import Executor
 from rota.jobs.job import Job
+from rota.jobs.outcome import Succeeded
+from rota.jobs.running import Desk
 from rota.jobs.worker import WorkerSettings
 from rota.postgres.query import scalar, statement
 from rota.testing import TestRota, fact, until
@@ -503,3 +510,59 @@ async def test_an_async_body_that_is_cancelled_ends_as_cancelled_within_a_second
     rota_app.stop()
     await working
     await elsewhere.close()
+
+
+def claimed(task: Task[..., Any], token: int) -> ClaimedJob:
+    return ClaimedJob(1, "default", task.name, 0, 1, 0, datetime.now(UTC), task.bind().args, token)
+
+
+def executor_of(app: Rota) -> Executor:
+    """One with a single thread, apart from any worker."""
+
+    def unexpected(*_: Any) -> NoReturn:
+        raise AssertionError("nothing is stuck here")
+
+    desk = Desk(app.database, None, lambda: False)
+    return Executor(
+        app.tasks, threads=1, desk=desk, facts=app.facts, in_child=unexpected, stuck=unexpected, occupied=unexpected
+    )
+
+
+@pytest.mark.parametrize("timeout", [60, None])
+async def test_a_body_that_is_cancelled_while_it_waits_for_a_thread_never_runs(timeout: float | None) -> None:
+    app = Rota("dbname=nowhere")
+    release, ran = threading.Event(), threading.Event()
+    occupying = app.task(name="occupying")(release.wait)
+    waiting = app.task(name="waiting", timeout=timeout)(ran.set)
+    last = app.task(name="last")(lambda: ran.is_set())
+    executor = executor_of(app)
+    first = asyncio.create_task(executor.run(claimed(occupying, 1)))
+    second = asyncio.create_task(executor.run(claimed(waiting, 2)))
+    await until(lambda: len(executor.attempts()) == 2, what="one runs, and one waits for the thread")
+
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    release.set()
+    await first
+    outcome = await executor.run(claimed(last, 3))
+    executor.close()
+
+    assert isinstance(outcome, Succeeded)
+    assert outcome.result == "false"
+
+
+async def test_nothing_is_left_of_a_body_that_ended_long_before_its_time_was_up() -> None:
+    app = Rota("dbname=nowhere")
+
+    @app.task(timeout=3600)
+    async def quick() -> None: ...
+
+    executor = executor_of(app)
+    await executor.run(claimed(quick, 1))
+    executor.close()
+
+    forgotten = weakref.ref(executor)
+    del executor
+    gc.collect()
+    assert forgotten() is None

@@ -146,9 +146,9 @@ class Executor:
 
         future = self._threads.submit(body)
         waiting = asyncio.wrap_future(future)
-        if timeout is not None:
-            await begun.wait()  # waiting for a thread is not the body's time
         try:
+            if timeout is not None:
+                await begun.wait()  # waiting for a thread is not the body's time
             return await _within(timeout, waiting)
         except (TimeoutError, asyncio.CancelledError):
             if not future.done() and not future.cancel():
