@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+import psycopg
 import pytest
+from tests.jobs.statements import Db, ask, join
 
-from rota.testing import TestRota, until, until_sync
+from rota.facts import HistoryKept, JobLost
+from rota.jobs.cancel import end_cancelled
+from rota.jobs.retention import upkeep
+from rota.jobs.worker import Worker, WorkerSettings
+from rota.leases.members import leave_member
+from rota.postgres.query import Query
+from rota.testing import TestRota, fact, until, until_sync
+
+
+@pytest.fixture
+def db(rota_database: str) -> Iterator[Db]:
+    with psycopg.connect(rota_database, autocommit=True) as connection:
+        yield connection
 
 
 @pytest.fixture
@@ -62,3 +77,68 @@ def test_work_sync_leaves_a_coroutine_behind_that_ignores_its_cancellation(
     assert not working.is_alive()
     release.set()
     assert (rota_app.jobs.get_sync(job.id).state, rota_app.jobs.get_sync(job.id).attempt) == ("queued", 0)
+
+
+def worker_of(app: TestRota) -> Worker:
+    (worker,) = app._workers
+    return worker
+
+
+def lose(db: Db, task: str) -> int:
+    """A job whose worker has ended."""
+    member = join(db)
+    row = db.execute(
+        "insert into rota.jobs (task, state, token, member, attempt, claimed_at) "
+        "values (%s, 'running', 1, %s, 1, rota.now()) returning id",
+        [task, member],
+    ).fetchone()
+    assert row is not None
+    ask(db, leave_member(member))
+    return int(row[0])
+
+
+async def test_a_member_that_ends_during_a_round_of_rescue_is_not_left_to_the_next(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[int] = []
+
+    def last_step() -> Query[None]:
+        if not lost:
+            lost.append(lose(db, "echo"))
+            worker_of(rota_app).reactions.on_ended([])
+        return end_cancelled()
+
+    monkeypatch.setattr("rota.jobs.worker.end_cancelled", last_step)
+    monkeypatch.setattr("rota.app.WorkerSettings", functools.partial(WorkerSettings, rescue_every=3600))
+    rota_app.task(name="echo")(lambda: None)
+
+    rescued = fact(rota_app.facts, JobLost)
+    working = asyncio.create_task(rota_app.work())
+
+    assert (await rescued).job == lost[0]
+    rota_app.stop()
+    await working
+
+
+async def test_an_upkeep_that_is_refused_is_told_once_and_the_work_goes_on(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @rota_app.task
+    async def echo(n: int) -> int:
+        return n
+
+    rounds: list[int] = []
+    monkeypatch.setattr("rota.jobs.worker.upkeep", lambda key: rounds.append(key) or upkeep(key))
+    monkeypatch.setattr("rota.app.WorkerSettings", functools.partial(WorkerSettings, upkeep_every=0.01))
+    db.execute("alter function rota.upkeep rename to gone")
+    with rota_app.facts.recorded(HistoryKept) as told:
+        working = asyncio.create_task(rota_app.work())
+        await until(lambda: len(rounds) > 3, what="it is tried again and again")
+        assert await (await echo.enqueue(7)).wait(10) == 7
+        db.execute("alter function rota.gone rename to upkeep")
+        await until(lambda: len(told) > 1, what="it is told that it works again")
+        rota_app.stop()
+        await working
+
+    assert ["upkeep was refused" in reason for reason in told[0].hindered] == [True]
+    assert told[1].hindered == ()

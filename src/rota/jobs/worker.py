@@ -219,6 +219,7 @@ class Worker:
                 raise RotaError(
                     "The thread that keeps this process's lease has ended. Nothing can be claimed any more; restart it."
                 )
+            self._ended.clear()
             with contextlib.suppress(DatabaseUnavailable):  # the claim says so already; the next round comes
                 while rescued := await self._claiming.run(rescue(channel)):
                     for job in rescued:
@@ -229,7 +230,6 @@ class Worker:
                 await self._claiming.run(end_cancelled())
                 if random.random() < 0.01:
                     await self._claiming.run(prune_members())
-            self._ended.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.rescue_every * random.uniform(0.8, 1.2)):
                     await self._ended.wait()
@@ -279,7 +279,7 @@ class Worker:
         hindered: list[str] = []
         while True:
             pause = random.uniform(0.8, 1.2) * self._settings.upkeep_every
-            with contextlib.suppress(RotaError):  # whoever comes next does it
+            with contextlib.suppress(DatabaseUnavailable):  # whoever comes next does it
                 done = await self._upkeep(key)
                 if done is not None:
                     if done.created or done.dropped or done.deleted or done.forgotten or done.hindered != hindered:
@@ -295,6 +295,11 @@ class Worker:
         session = Session(self._database.connector("upkeep"), self._database.schema)
         try:
             return await session.run(upkeep(key))
+        except DatabaseUnavailable:
+            raise
+        except RotaError as error:
+            # rights are missing, the function is gone: jobs run all the same, and settled ones go to the default partition
+            return Upkeep(0, 0, 0, 0, [f"upkeep was refused: {error}"], unfinished=False)
         finally:
             await session.close()
 
