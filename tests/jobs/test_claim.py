@@ -10,11 +10,14 @@ import psycopg
 import pytest
 from tests.jobs.statements import Db, ask, join
 
+from rota.errors import DatabaseUnavailable
 from rota.jobs.claim import ClaimedJob, find_lanes
 from rota.jobs.claimer import Claimer
+from rota.postgres.connection import Connector
+from rota.postgres.dsn import Dsn
 from rota.postgres.query import Query
 from rota.postgres.session import Session
-from rota.testing import TestRota
+from rota.testing import TcpProxy, TestRota
 
 T = TypeVar("T")
 
@@ -145,3 +148,57 @@ async def test_it_is_said_when_a_job_is_due_sooner_than_known(
     assert (sooner.said, claimer.next_due_in > 500) == (0, True)
     claimer.expect(300)
     assert (sooner.said, claimer.next_due_in < 500) == (1, True)
+
+
+async def test_a_suspect_that_was_taken_before_a_claim_was_cut_off_is_given_back_too(
+    db: Db, member: UUID, rota_app: TestRota, rota_database: str
+) -> None:
+    add(db, losses=1)
+    add(db)
+    with TcpProxy(rota_database) as proxy:
+        connector = Connector(Dsn(proxy.dsn(rota_database)), "claim")
+        session = Session(connector, rota_app.settings.schema)
+        claimer = Claimer(session, queues=None, tasks={"t": 1}, sooner=lambda: None)
+        proxy.cut_after(b"rota:claim ")
+        with pytest.raises(DatabaseUnavailable):
+            await taken(claimer, member)
+        held = standing(db)
+        under_way = claimer.under_way
+
+        await claimer.give_back_unknown()
+        await session.close()
+
+    assert [(state, attempt) for state, attempt, *_ in held] == [("running", 1), ("running", 1)]
+    assert under_way == {token for *_, token in held}
+    assert standing(db) == [("queued", 0, 1, None, None), ("queued", 0, 0, None, None)]
+    assert claimer.under_way == set()
+
+
+async def test_what_came_too_late_to_be_started_is_given_back_by_the_next_claim(
+    db: Db, member: UUID, claimer: Claimer
+) -> None:
+    add(db, losses=1)
+    add(db)
+
+    assert await taken(claimer, member, valid=False) == []
+    assert len(claimer.under_way) == 2
+    jobs = await taken(claimer, member)
+
+    assert [(job.attempt, job.losses) for job in jobs] == [(1, 1), (1, 0)]
+    assert claimer.under_way == set()
+
+
+async def test_what_is_handed_over_is_not_given_back(db: Db, member: UUID, claimer: Claimer) -> None:
+    add(db)
+    (job,) = await taken(claimer, member)
+
+    assert await taken(claimer, member) == []
+    assert standing(db) == [("running", 1, 0, member, job.token)]
+
+
+async def test_a_job_that_is_to_be_cancelled_is_not_claimed(db: Db, member: UUID, claimer: Claimer) -> None:
+    add(db, losses=1, cancel_requested_at="now")
+    add(db, cancel_requested_at="now")
+
+    assert await taken(claimer, member) == []
+    assert {state for state, *_ in standing(db)} == {"queued"}
