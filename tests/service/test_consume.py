@@ -241,9 +241,10 @@ async def test_all_that_is_held_is_known() -> None:
 
 @pytest.mark.parametrize("when", ["while it waits", "before it begins"])
 async def test_who_is_in_a_hurry_does_not_wait_for_a_body_that_ignores_its_cancellation(when: str) -> None:
-    release = asyncio.Event()
+    started, release = asyncio.Event(), asyncio.Event()
 
     async def stubborn(n: int) -> int:
+        started.set()
         while not release.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await release.wait()
@@ -251,7 +252,7 @@ async def test_who_is_in_a_hurry_does_not_wait_for_a_body_that_ignores_its_cance
 
     shelf = Shelf(1)
     pump = consumer(shelf, stubborn, concurrency=1)
-    await until(lambda: pump.running, what="it runs")
+    await started.wait()
 
     if when == "before it begins":
         pump.hurry()
@@ -272,7 +273,7 @@ async def test_who_is_in_a_hurry_waits_for_the_database_no_longer_than_it_takes_
     monkeypatch.setattr("rota.service.consume._LAST_WORDS_SECONDS", 0.2)
     shelf, facts = Shelf(1), Facts()
     pump = consumer(shelf, lambda n: asyncio.sleep(3600, n), concurrency=1, facts=facts)
-    await until(lambda: pump.running, what="it runs")
+    await until(lambda: not shelf.waiting, what="it is claimed")
     shelf.away = True
 
     pump.hurry()

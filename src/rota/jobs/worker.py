@@ -64,7 +64,7 @@ class WorkerSettings:
 
 
 class Worker:
-    """Works from `start` until it is stopped. `reactions` belong into the control thread."""
+    """Works from `run` until it is stopped. `reactions` belong into the control thread."""
 
     def __init__(
         self,

@@ -108,11 +108,6 @@ class Consumer(Generic[Item, Outcome]):
         """Nothing ready, running, unsettled or on its way back."""
         return not (self._ready or self._running or self._unsettled or self._settling or self._stale)
 
-    @property
-    def running(self) -> int:
-        """How many bodies run."""
-        return len(self._running)
-
     async def wait_idle(self) -> None:
         while not self.idle:
             self._quiet.clear()
