@@ -36,6 +36,7 @@ from rota.postgres.query import Steps
 from rota.postgres.roles import grant_roles
 from rota.postgres.schema import Migration, applied_migrations, check_schema, migrate, migration_files
 from rota.release import RELEASE
+from rota.service.loop import leave_stuck
 from rota.settings import Settings, read_settings
 
 __all__ = ["Rota"]
@@ -245,11 +246,18 @@ class Rota:
         *,
         grace: Duration = DEFAULT_GRACE,
     ) -> None:
-        """The same for scripts: runs its own event loop, and closes what it opened."""
+        """The same for scripts: runs its own event loop, and closes what it opened.
+
+        A coroutine that ignores its cancellation is left behind, and its job was handed back; a thread cannot be, and keeps
+        the script from ending until its body does.
+        """
 
         async def run() -> None:
-            async with self:
-                await self.work(queues, concurrency, drain, grace=grace)
+            try:
+                async with self:
+                    await self.work(queues, concurrency, drain, grace=grace)
+            finally:
+                await leave_stuck()
 
         asyncio.run(run())
 

@@ -210,13 +210,14 @@ class Model:
     # Claiming
 
     def lanes(self) -> list[Lane]:
-        found: dict[tuple[str, int], Row] = {}
+        found: dict[tuple[str, int], list[float]] = {}
         for row in self.queued():
-            found.setdefault((row.new.queue, row.new.priority), row)
+            due_in = (row.due_at - self.now).total_seconds()
+            found.setdefault((row.new.queue, row.new.priority), []).append(due_in)
         suspects = any(row.losses for row in self.queued())
         return [
-            Lane(queue, priority, (row.due_at - self.now).total_seconds(), suspects)
-            for (queue, priority), row in found.items()
+            Lane(*lane, due_in[0], suspects, next((each for each in due_in if each > 0), None))
+            for lane, due_in in found.items()
         ]
 
     def claim(

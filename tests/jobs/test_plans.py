@@ -261,7 +261,7 @@ def test_finding_the_lanes_costs_the_same_however_much_waits_in_them(worker: Ses
 
     assert len(read.told) == LANES
     assert read.ways == {"jobs_claimable", "jobs_suspect"}
-    assert read.rows <= 2 * LANES
+    assert read.rows <= 3 * LANES  # of each its first job, and the first that is not due
     assert read.pages <= 50 * LANES
 
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,7 @@ import psycopg
 import pytest
 
 from rota.cli.target import find_app
-from rota.facts import Facts, JobRaisedAfterSuccess
+from rota.facts import Facts, JobCancelled, JobClaimLost, JobRaisedAfterSuccess, JobSucceeded
 from rota.jobs import children as children_module
 from rota.jobs.children import Children
 from rota.jobs.claim import ClaimedJob
@@ -25,8 +26,10 @@ from rota.jobs.failure import StandIn
 from rota.jobs.outcome import Buried, Cancelled, HandedBack, Lost, Outcome, Retried, Snoozed, Succeeded
 from rota.jobs.places import check_process_task
 from rota.jobs.running import Desk, RunningJob
+from rota.jobs.settle import find_settled
 from rota.postgres.dsn import Dsn
 from rota.postgres.pool import Database
+from rota.postgres.query import Query
 from rota.service.points import set_hook
 from rota.testing import TestRota, WorkerProcess, until
 
@@ -275,6 +278,19 @@ async def commit_async() -> str:
         await tx.execute("insert into public.written select 1")
         tx.result = "committed"
     raise ValueError("too late")
+
+
+@task(executor="process")
+def commit_and_go_on(go: Path) -> None:
+    with current_job().transaction():
+        pass
+    wait_for(go)
+    go.with_suffix(".after").touch()
+
+
+@task(executor="process")
+def leave_slowly(go: Path) -> None:
+    atexit.register(wait_for, go)
 
 
 @task(executor="process")
@@ -687,6 +703,19 @@ async def test_a_child_with_nothing_to_do_cleans_up_when_the_worker_closes(
     assert (tmp_path / "cleaned").exists()
 
 
+async def test_a_child_that_is_on_its_way_out_is_told_nothing_more(
+    children: Children, tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children_module, "_IDLE_SECONDS", 0)
+    await run(children, tasks.leave_slowly, tmp_path / "go")
+    await until(lambda: children._leaving, what="it is asked to leave, and takes its time")
+
+    children.stopping()
+
+    (tmp_path / "go").touch()
+    await children.close()
+
+
 def own_processes() -> set[str]:
     return {pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
 
@@ -900,6 +929,34 @@ async def test_a_job_that_is_cancelled_ends_with_its_process(
     assert (await app.jobs.get(job.id)).state == "cancelled"
 
 
+async def test_a_body_that_goes_on_after_its_transaction_is_not_taken_for_one_that_lost_its_claim(
+    app: TestRota, tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def find_and_note(jobs: Sequence[ClaimedJob]) -> Query[Any]:
+        query = find_settled(jobs)
+        return dataclasses.replace(query, read=lambda rows: asked.append(rows) or query.read(rows))
+
+    monkeypatch.setattr("rota.jobs.worker.find_settled", find_and_note)
+    job = await app.enqueue(tasks.commit_and_go_on.bind(tmp_path / "go"))
+    other = await app.enqueue(tasks.hold_task.bind(tmp_path / "held"))
+    with app.facts.recorded(JobSucceeded, JobCancelled, JobClaimLost) as told:
+        working = asyncio.create_task(app.work(drain=True))
+        await until(lambda: app.jobs.get_sync(job.id).state == "succeeded", what="it has committed")
+        await started(tmp_path / "held")
+        await other.cancel()  # by which the worker looks at all it runs
+        await until(lambda: asked, what="it has asked what became of the claim")
+        (tmp_path / "go").touch()
+        await working
+
+    assert (tmp_path / "go.after").exists()
+    assert sorted((type(each).__name__, each.job) for each in told) == [
+        ("JobCancelled", other.id),
+        ("JobSucceeded", job.id),
+    ]
+
+
 async def test_a_stop_hands_back_what_will_not_end_and_its_process_is_gone(
     app: TestRota, tasks: ModuleType, tmp_path: Path
 ) -> None:
@@ -912,6 +969,25 @@ async def test_a_stop_hands_back_what_will_not_end_and_its_process_is_gone(
 
     assert is_gone(pid)
     assert [(job.state, job.attempt) for job in [await app.jobs.get(job.id)]] == [("queued", 0)]
+
+
+async def test_who_cancels_a_worker_again_and_again_leaves_no_process_and_no_claim_behind(
+    app: TestRota, tasks: ModuleType, tmp_path: Path
+) -> None:
+    job = await app.enqueue(tasks.hold_on.bind(tmp_path / "held"))
+    working = asyncio.create_task(app.work(grace=60))
+    pid = await started(tmp_path / "held")
+
+    working.cancel()
+    await until(lambda: (tmp_path / "held.cleaned").exists(), what="the body is interrupted, and goes on")
+    while not working.done():
+        working.cancel()
+        await asyncio.sleep(0)
+
+    assert working.cancelled()
+    assert is_gone(pid)
+    assert [(job.state, job.attempt) for job in [await app.jobs.get(job.id)]] == [("queued", 0)]
+    await until(lambda: [each.end_reason for each in app.members_sync(ended=True)] == ["left"], what="it has left")
 
 
 async def test_a_stop_ends_a_body_at_its_next_checkpoint(app: TestRota, tasks: ModuleType, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 from rota import ClaimLost, InvalidArguments, JobCancelled, PayloadTooLarge, Retry, Rota, RotaError, current_job
-from rota.facts import JobClaimLost, JobFailed, JobRaisedAfterSuccess, JobSucceeded
+from rota.facts import Drained, JobClaimLost, JobFailed, JobRaisedAfterSuccess, JobSucceeded
 from rota.testing import TcpProxy, TestRota, until
 
 
@@ -383,6 +383,68 @@ async def test_an_exception_after_the_transaction_is_reported_and_not_retried(
     assert entries(ledger) == ["paid"]
     assert [str(each.error) for each in reported] == ["too late"]
     assert ((await job.refresh()).state, (await job.refresh()).errors) == ("succeeded", ())
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError()], ids=repr)
+async def test_a_body_that_has_committed_has_succeeded_whatever_it_raises(
+    rota_app: TestRota, raised: BaseException
+) -> None:
+    @rota_app.task
+    async def pay() -> None:
+        async with current_job().transaction():
+            pass
+        raise raised
+
+    await pay.enqueue()
+    with rota_app.facts.recorded(JobSucceeded, JobFailed, JobClaimLost) as told:
+        await rota_app.drain()
+
+    assert [type(each) for each in told] == [JobSucceeded]
+
+
+async def test_a_body_that_has_committed_is_not_handed_back_by_a_stop(rota_app: TestRota) -> None:
+    committed = asyncio.Event()
+
+    @rota_app.task
+    async def pay() -> None:
+        async with current_job().transaction():
+            pass
+        committed.set()
+        await asyncio.sleep(3600)
+
+    await pay.enqueue()
+    working = asyncio.create_task(rota_app.work(grace=0.01))
+    await committed.wait()
+    with rota_app.facts.recorded(JobSucceeded, JobClaimLost, Drained) as told:
+        rota_app.stop()
+        await working
+
+    assert [type(each) for each in told] == [JobSucceeded, Drained]
+    assert told[1].handed_back == 0
+
+
+async def test_a_body_that_has_committed_and_refuses_to_end_has_succeeded(
+    rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.jobs.execute._PATIENCE_SECONDS", 0.1)
+    release = asyncio.Event()
+
+    @rota_app.task(timeout=0.1)
+    async def pay() -> None:
+        async with current_job().transaction():
+            pass
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await release.wait()
+
+    await pay.enqueue()
+    with rota_app.facts.recorded(JobSucceeded, JobFailed, JobClaimLost) as told:
+        working = asyncio.create_task(rota_app.work(drain=True))
+        await until(lambda: told, what="it is told")
+        release.set()
+        await working
+
+    assert [type(each) for each in told] == [JobSucceeded]
 
 
 async def test_a_session_of_the_users_commits_with_the_success(

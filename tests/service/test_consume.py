@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -274,3 +275,47 @@ async def test_all_that_is_held_is_known() -> None:
     await until(lambda: sorted(pump.held()) == [1, 2, 3], what="three are running")
     await pump.drain(Deadline.after(0))
     assert pump.held() == []
+
+
+@pytest.mark.parametrize("when", ["while it waits", "before it begins"])
+async def test_who_is_in_a_hurry_does_not_wait_for_a_body_that_ignores_its_cancellation(when: str) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(n: int) -> int:
+        started.set()
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await release.wait()
+        return n
+
+    shelf = Shelf(1)
+    pump = consumer(shelf, stubborn, concurrency=1)
+    await started.wait()
+
+    if when == "before it begins":
+        pump.hurry()
+    draining = asyncio.create_task(pump.drain(Deadline.after(3600)))
+    await until(lambda: pump._loops[0].done(), what="it has begun")
+    pump.hurry()
+    try:
+        await asyncio.wait_for(draining, 10)
+    finally:
+        release.set()
+
+    assert shelf.handed_back == [0]
+
+
+async def test_who_is_in_a_hurry_waits_for_the_database_no_longer_than_it_takes_to_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rota.service.consume._LAST_WORDS_SECONDS", 0.2)
+    shelf, facts = Shelf(1), Facts()
+    pump = consumer(shelf, lambda n: asyncio.sleep(3600, n), concurrency=1, facts=facts)
+    await until(lambda: not shelf.waiting, what="it is claimed")
+    shelf.away = True
+
+    pump.hurry()
+    with facts.recorded(Drained) as heard:
+        await asyncio.wait_for(pump.drain(Deadline.after(3600)), 10)
+
+    assert [each.abandoned for each in heard] == [1]

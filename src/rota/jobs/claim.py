@@ -1,31 +1,33 @@
-"""Taking jobs, many at a time, so that each has one holder.
+"""Taking jobs, many at a time, so that each has one holder: the statements. When they are run: see `claimer`.
 
-A *lane* is a queue and a priority. One read finds the lanes that have something queued and when the first of each is
-due; it jumps from lane to lane in the index, so it costs the same with ten jobs or ten million, and writes nothing. The
-claim itself walks each due lane from where the last claim left off: the entries of jobs already taken stay in the index
-until vacuum, and walking them again for every claim is what makes queues slow. A walk from the start comes after every
-wake-up, after a short batch, and now and then, since a late commit or a retry may have landed behind us.
+A *lane* is a queue and a priority. One read finds the lanes that have something queued, whether any of it is due, and when
+the next is; it jumps from lane to lane in the index, so it costs the same with ten jobs or ten million, and writes nothing.
+The claim itself walks each due lane from where it is told to begin.
 """
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from rota.clock import boottime
 from rota.jobs.job import JobId
 from rota.postgres.query import Query, Row, many, scalar, statement
-from rota.postgres.session import Session
-from rota.service.points import reach
 
-__all__ = ["ClaimedJob", "Claimer", "Lane", "claim", "claim_suspect", "find_lanes", "give_back_claim", "new_token"]
-
-_WALK_FROM_START_SECONDS = 0.25
+__all__ = [
+    "ClaimedJob",
+    "Lane",
+    "Start",
+    "claim",
+    "claim_suspect",
+    "find_lanes",
+    "give_back_claim",
+    "held_tokens",
+    "new_token",
+]
 
 
 class ClaimedJob(NamedTuple):
@@ -46,12 +48,14 @@ class ClaimedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A queue and a priority with something queued; `suspects` tells whether any lane has jobs that were lost before."""
+    """A queue and a priority with something queued. `due_in` is how far away its first job is, `next_due_in` the first that
+    is not due yet, whatever stands before it; `suspects` tells whether any lane has jobs that were lost before."""
 
     queue: str
     priority: int
     due_in: float
     suspects: bool = False
+    next_due_in: float | None = None
 
 
 def new_token() -> int:
@@ -97,7 +101,18 @@ FIND_LANES = statement(
     )
     select
         lane.queue, lane.priority, extract(epoch from lane.due_at - (select {schema}.now()))::float8,
-        (select exists (select from {schema}.jobs as job where job.state = 'queued' and job.losses > 0))
+        (select exists (select from {schema}.jobs as job where job.state = 'queued' and job.losses > 0)),
+        -- what is due may be nothing for us: a task we do not know, a suspect; what comes after it is due in its own time
+        (
+            select extract(epoch from job.due_at - (select {schema}.now()))::float8
+            from {schema}.jobs as job
+            where job.state = 'queued'
+              and job.queue = lane.queue
+              and job.priority = lane.priority
+              and job.due_at > (select {schema}.now())
+            order by job.due_at, job.id
+            limit 1
+        )
     from lane
     where %(queues)s::text[] is null or lane.queue = any (%(queues)s::text[])
     order by lane.priority desc
@@ -106,7 +121,7 @@ FIND_LANES = statement(
 
 
 def find_lanes(queues: Sequence[str] | None) -> Query[list[Lane]]:
-    """The lanes with something queued, the most urgent first, and how far away the first job of each is."""
+    """The lanes with something queued, the most urgent first, and how far away the jobs of each are."""
     return FIND_LANES.query({"queues": None if queues is None else list(queues)}, read=many(Lane))
 
 
@@ -157,8 +172,7 @@ CLAIM = statement(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """Where in a lane a walk begins: behind this job."""
 
     due_at: datetime
@@ -273,124 +287,3 @@ HELD_TOKENS = statement(
 def held_tokens(member: UUID) -> Query[set[int]]:
     """The tokens of all claims that this member has according to the database."""
     return HELD_TOKENS.query({"member": member}, read=lambda rows: set(scalar(rows) or ()))
-
-
-class Claimer:
-    """Remembers how far each lane has been walked, and when the next job is due."""
-
-    def __init__(self, session: Session, *, queues: Sequence[str] | None, tasks: Mapping[str, int]) -> None:
-        self._session = session
-        self._queues = queues
-        self._tasks = tasks
-        self._lanes: list[tuple[Lane, Start | None]] = []
-        self._suspects = False
-        self._walk_from_start_at = 0.0
-        self._due_at = math.inf
-        self._unknown: set[tuple[UUID, int]] = set()
-
-    def look_from_start(self) -> None:
-        """Let the next claim walk from the start of every lane."""
-        self._lanes = []
-
-    @property
-    def next_due_in(self) -> float:
-        """Seconds until the first job that is not due yet, as far as we know."""
-        return max(0.0, self._due_at - boottime())
-
-    def expect(self, due_in: float) -> None:
-        """A job is due then: look by that time, whatever the last look told."""
-        self._due_at = min(self._due_at, boottime() + due_in)
-
-    @property
-    def under_way(self) -> set[int]:
-        """The tokens of claims whose reply is awaited, or never came."""
-        return {token for _, token in self._unknown}
-
-    async def claim(
-        self, limit: int, member: UUID, *, still_valid: Callable[[], bool], most_losses: int
-    ) -> list[ClaimedJob]:
-        """Up to `limit` due jobs, the most urgent first; at most one that was lost before, and no more often than told.
-
-        Raises DatabaseUnavailable; what was taken then is given back by the next call, and so is what came so late that it is
-        not `still_valid` to start it.
-        """
-        await self.give_back_unknown()
-        if not self._lanes or boottime() > self._walk_from_start_at:
-            await self._look()
-        taken: list[ClaimedJob] = []
-        if most_losses and self._suspects:
-            self._suspects = False
-            taken = await self._take(
-                member,
-                still_valid,
-                lambda token: claim_suspect(
-                    queues=self._queues, tasks=self._tasks, most_losses=most_losses, token=token, member=member
-                ),
-            )
-        if not self._lanes or limit <= len(taken):
-            return self._handed_over(member, taken)
-        wanted = limit - len(taken)
-        jobs = await self._take(
-            member,
-            still_valid,
-            lambda token: claim(lanes=self._lanes, tasks=self._tasks, limit=wanted, token=token, member=member),
-        )
-        jobs.sort(key=lambda job: (-job.priority, job.due_at, job.id))
-        if len(jobs) < wanted:
-            self._lanes = []
-        else:
-            self._advance(jobs)
-        return self._handed_over(member, [*taken, *jobs])
-
-    def _handed_over(self, member: UUID, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
-        """Only now does someone else know of them: until here, whatever goes wrong, they are to be given back."""
-        self._unknown -= {(member, job.token) for job in jobs}
-        return jobs
-
-    async def _take(
-        self, member: UUID, still_valid: Callable[[], bool], query: Callable[[int], Query[list[ClaimedJob]]]
-    ) -> list[ClaimedJob]:
-        token = new_token()
-        self._unknown.add((member, token))
-        reach("claim.before")
-        jobs = await self._session.run(query(token))
-        reach("claim.after")
-        if not jobs:
-            self._unknown.discard((member, token))
-        return jobs if still_valid() else []
-
-    async def _look(self) -> None:
-        self._walk_from_start_at = boottime() + _WALK_FROM_START_SECONDS
-        asked_at = boottime()
-        lanes = await self._session.run(find_lanes(self._queues))
-        self._lanes = [(lane, None) for lane in lanes if lane.due_in <= 0]
-        self._suspects = any(lane.suspects for lane in lanes)
-        # measured from before we asked: rather a look too early than a job too late
-        self._due_at = min((asked_at + lane.due_in for lane in lanes if lane.due_in > 0), default=math.inf)
-        # lanes of one priority take turns, so that a flood in one queue does not keep the others waiting
-        self._rotate()
-
-    def _rotate(self) -> None:
-        shift = secrets.randbelow(len(self._lanes)) if self._lanes else 0
-        turned = self._lanes[shift:] + self._lanes[:shift]
-        self._lanes = sorted(turned, key=lambda entry: -entry[0].priority)
-
-    def _advance(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Go on behind these jobs next time, and begin with the lanes that were not served, of the same priority."""
-        last = {(job.queue, job.priority): job for job in jobs}
-
-        def behind(lane: Lane, start: Start | None) -> Start | None:
-            job = last.get((lane.queue, lane.priority))
-            return start if job is None else Start(job.due_at, job.id)
-
-        def turn(entry: tuple[Lane, Start | None]) -> tuple[int, bool]:
-            lane, _ = entry
-            return -lane.priority, (lane.queue, lane.priority) in last
-
-        self._lanes = sorted([(lane, behind(lane, start)) for lane, start in self._lanes], key=turn)
-
-    async def give_back_unknown(self) -> None:
-        """Undo claims of ours that were cut off before they told what they took."""
-        for unknown in list(self._unknown):
-            await self._session.run(give_back_claim(*unknown))
-            self._unknown.discard(unknown)

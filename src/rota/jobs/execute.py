@@ -68,7 +68,10 @@ class Executor:
         self._timers: dict[Attempt, list[asyncio.TimerHandle]] = {}
 
     async def run(self, job: ClaimedJob) -> Outcome:
-        """Run the body to its end. What is no Exception is raised: the worker cancelled it, or see `broken`."""
+        """Run the body to its end. What is no Exception is raised: the worker cancelled it, or see `broken`.
+
+        A body whose transaction has committed has succeeded, however it ends.
+        """
         task = self._tasks[job.task]
         attempt = RunningJob(job, task.signature, self._desk)
         # each job runs in a task of its own, and so in a context of its own: there is nothing to reset
@@ -82,12 +85,11 @@ class Executor:
             value = await self._call(task, job, attempt)
             reach("run.after")
             return self._returned(task, attempt, job, value)
-        except asyncio.CancelledError:
-            if attempt.told != "cancelled":
+        except BaseException as error:
+            outcome = self._raised(task, attempt, job, error)
+            if outcome is None:
                 raise
-            return Cancelled(job, attempt.seconds)
-        except (Exception, Stopped) as error:
-            return self._raised(task, attempt, job, error)
+            return outcome
         finally:
             del self._running[place]
             for timer in self._timers.pop(place, ()):
@@ -146,9 +148,9 @@ class Executor:
 
         future = self._threads.submit(body)
         waiting = asyncio.wrap_future(future)
-        if timeout is not None:
-            await begun.wait()  # waiting for a thread is not the body's time
         try:
+            if timeout is not None:
+                await begun.wait()  # waiting for a thread is not the body's time
             return await _within(timeout, waiting)
         except (TimeoutError, asyncio.CancelledError):
             if not future.done() and not future.cancel():
@@ -167,7 +169,8 @@ class Executor:
             attempt, task = self._running.get(place, (None, None))
             if attempt is not None and task is not None:
                 self._facts.emit(JobStuck(attempt.id, attempt.task, attempt.attempt))
-                self._stuck(attempt.claim, outcome(attempt.claim))
+                settled = AlreadySettled(attempt.claim, attempt.seconds) if attempt.settled else None
+                self._stuck(attempt.claim, settled or outcome(attempt.claim))
 
         timer = asyncio.get_running_loop().call_later(seconds, give_up)
         self._timers.setdefault(place, []).append(timer)
@@ -179,13 +182,19 @@ class Executor:
         return success_of(task, attempt, value, self._desk)
 
     def _raised(
-        self, task: Task[..., Any], attempt: RunningJob, job: ClaimedJob, error: Exception | Stopped
-    ) -> Outcome:
+        self, task: Task[..., Any], attempt: RunningJob, job: ClaimedJob, error: BaseException
+    ) -> Outcome | None:
+        """What becomes of an attempt that raised; None if that is not to be judged here."""
+        if isinstance(error, KeyboardInterrupt):
+            return None
         if attempt.settled:
-            self._facts.emit(JobRaisedAfterSuccess(job.id, job.task, job.attempt, error))
+            if not isinstance(error, asyncio.CancelledError):
+                self._facts.emit(JobRaisedAfterSuccess(job.id, job.task, job.attempt, error))
             return AlreadySettled(job, attempt.seconds)
         if attempt.told == "cancelled":
             return Cancelled(job, attempt.seconds)
+        if not isinstance(error, Exception | Stopped):
+            return None
         return outcome_of(task, job, error, attempt.seconds, self._desk.codec)
 
 

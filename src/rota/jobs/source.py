@@ -21,7 +21,8 @@ from rota.facts import (
     JobSnoozed,
     JobSucceeded,
 )
-from rota.jobs.claim import ClaimedJob, Claimer
+from rota.jobs.claim import ClaimedJob
+from rota.jobs.claimer import Claimer
 from rota.jobs.job import JobId
 from rota.jobs.outcome import (
     AlreadySettled,

@@ -15,7 +15,8 @@ from rota.errors import DatabaseUnavailable, RotaError
 from rota.facts import Facts, HistoryKept, JobClaimLost, JobLost, WorkerStarted, WorkerStopped
 from rota.jobs.cancel import end_cancelled, find_unwanted
 from rota.jobs.children import Children
-from rota.jobs.claim import ClaimedJob, Claimer, give_back_claim, held_tokens
+from rota.jobs.claim import ClaimedJob, give_back_claim, held_tokens
+from rota.jobs.claimer import Claimer
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.execute import Executor
@@ -64,7 +65,7 @@ class WorkerSettings:
 
 
 class Worker:
-    """Works from `start` until it is stopped. `reactions` belong into the control thread."""
+    """Works from `run` until it is stopped. `reactions` belong into the control thread."""
 
     def __init__(
         self,
@@ -95,7 +96,12 @@ class Worker:
         self._claiming = claiming
         self._gate = Gate(lambda: self._source.wake())
         self._source = JobSource(
-            Claimer(claiming, queues=settings.queues, tasks={name: tasks[name].version for name in sorted(tasks)}),
+            Claimer(
+                claiming,
+                queues=settings.queues,
+                tasks={name: tasks[name].version for name in sorted(tasks)},
+                sooner=lambda: self._source.wake(),
+            ),
             self._gate,
             self._settling,
             channel=wake_channel(database.schema),
@@ -218,6 +224,7 @@ class Worker:
                 raise RotaError(
                     "The thread that keeps this process's lease has ended. Nothing can be claimed any more; restart it."
                 )
+            self._ended.clear()
             with contextlib.suppress(DatabaseUnavailable):  # the claim says so already; the next round comes
                 while rescued := await self._claiming.run(rescue(channel)):
                     for job in rescued:
@@ -228,7 +235,6 @@ class Worker:
                 await self._claiming.run(end_cancelled())
                 if random.random() < 0.01:
                     await self._claiming.run(prune_members())
-            self._ended.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.rescue_every * random.uniform(0.8, 1.2)):
                     await self._ended.wait()
@@ -278,7 +284,7 @@ class Worker:
         hindered: list[str] = []
         while True:
             pause = random.uniform(0.8, 1.2) * self._settings.upkeep_every
-            with contextlib.suppress(RotaError):  # whoever comes next does it
+            with contextlib.suppress(DatabaseUnavailable):  # whoever comes next does it
                 done = await self._upkeep(key)
                 if done is not None:
                     if done.created or done.dropped or done.deleted or done.forgotten or done.hindered != hindered:
@@ -294,6 +300,11 @@ class Worker:
         session = Session(self._database.connector("upkeep"), self._database.schema)
         try:
             return await session.run(upkeep(key))
+        except DatabaseUnavailable:
+            raise
+        except RotaError as error:
+            # rights are missing, the function is gone: jobs run all the same, and settled ones go to the default partition
+            return Upkeep(0, 0, 0, 0, [f"upkeep was refused: {error}"], unfinished=False)
         finally:
             await session.close()
 

@@ -10,9 +10,10 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rota.app import Rota
+from rota.service.loop import leave_stuck
 
 __all__ = ["run_worker"]
 
@@ -21,13 +22,14 @@ logger = logging.getLogger("rota")
 
 def run_worker(app: Rota, *, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float) -> None:
     """Work until a signal, or with `drain` until there is nothing left. The second signal stops waiting for bodies."""
-    with asyncio.Runner() as runner:
-        runner.run(_work(app, queues, concurrency, drain, grace))
-        _leave_stuck_coroutines(runner)
+    refusing = asyncio.run(_work(app, queues, concurrency, drain, grace))
+    if refusing:
+        _leave(f"{refusing} coroutine(s) refuse to be cancelled")
     _leave_stuck_threads()
 
 
-async def _work(app: Rota, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float) -> None:
+async def _work(app: Rota, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float) -> int:
+    """Returns how many bodies have been left behind."""
     loop = asyncio.get_running_loop()
     working = loop.create_task(app.work(queues, concurrency, drain, grace=grace))
 
@@ -43,21 +45,8 @@ async def _work(app: Rota, queues: Sequence[str] | None, concurrency: int | None
             await working
     finally:
         await app.close()
-
-
-def _leave_stuck_coroutines(runner: asyncio.Runner) -> None:
-    """A body that refuses to be cancelled would keep the event loop from closing for ever."""
-    tasks = asyncio.all_tasks(runner.get_loop())
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        _, refusing = runner.run(_ended(tasks))
-        if refusing:
-            _leave(f"{len(refusing)} coroutine(s) refuse to be cancelled")
-
-
-async def _ended(tasks: set[asyncio.Task[Any]]) -> tuple[set[asyncio.Task[Any]], set[asyncio.Task[Any]]]:
-    return await asyncio.wait(tasks, timeout=0.5)
+        refusing = await leave_stuck()
+    return refusing
 
 
 def _leave_stuck_threads() -> None:

@@ -102,6 +102,7 @@ class Consumer(Generic[Item, Outcome]):
         self._batch = asyncio.Event()
         self._batch_full = asyncio.Event()
         self._quiet = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self.finished = 0
 
@@ -109,11 +110,6 @@ class Consumer(Generic[Item, Outcome]):
     def idle(self) -> bool:
         """Nothing ready, running, unsettled or on its way back."""
         return not (self._ready or self._running or self._unsettled or self._settling or self._hindered or self._stale)
-
-    @property
-    def running(self) -> int:
-        """How many bodies run."""
-        return len(self._running)
 
     async def wait_idle(self) -> None:
         while not self.idle:
@@ -136,8 +132,9 @@ class Consumer(Generic[Item, Outcome]):
         unstarted = [*self._ready, *self._stale]
         self._ready.clear()
         self._stale = []
-        if self._running:
-            await asyncio.wait([task for task, _ in self._running.values()], timeout=deadline.left)
+        await self._wait_for_running(deadline)
+        if self._hurried.is_set():
+            deadline = Deadline.after(0)
         unfinished = await self._cancel_running()
         handed_back = [*unstarted, *unfinished]
         abandoned = len(handed_back)
@@ -153,8 +150,8 @@ class Consumer(Generic[Item, Outcome]):
         self._facts.emit(Drained(self.finished, len(handed_back), abandoned))
 
     def hurry(self) -> None:
-        """End the wait for running items: cancel them now; the drain under way hands them back."""
-        self._give_up_running()
+        """End the wait for running items: the drain under way, or the next one, cancels them and hands them back."""
+        self._hurried.set()
 
     def drop(self) -> list[Item]:
         """Forget everything held, since its claims are void, and return it. Bodies are cancelled; an outcome that comes
@@ -299,6 +296,16 @@ class Consumer(Generic[Item, Outcome]):
                 await self._until_done("hand back", lambda: self._source.hand_back(self._stale))
                 self._stale = []
                 self._note_change()
+
+    async def _wait_for_running(self, deadline: Deadline) -> None:
+        tasks = [task for task, _ in self._running.values()]
+        if not tasks:
+            return
+        ended = asyncio.create_task(asyncio.wait(tasks))
+        hurried = asyncio.create_task(self._hurried.wait())
+        await asyncio.wait({ended, hurried}, timeout=deadline.left, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        hurried.cancel()
 
     async def _cancel_running(self) -> list[Item]:
         tasks = [task for task, _ in self._running.values()]

@@ -1,0 +1,26 @@
+"""An event loop that can be closed, whatever runs on it."""
+
+from __future__ import annotations
+
+import asyncio
+
+__all__ = ["leave_stuck"]
+
+_PATIENCE_SECONDS = 0.5
+
+
+async def leave_stuck() -> int:
+    """Cancel all else on this loop, and let it be closed without what refuses to end; returns how many those are.
+
+    The last thing to do on a loop: closing it waits for every task, and would wait for ever for one that ignores its
+    cancellation.
+    """
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if not tasks:
+        return 0
+    _, refusing = await asyncio.wait(tasks, timeout=_PATIENCE_SECONDS)
+    for task in refusing:
+        asyncio.tasks._unregister_task(task)
+    return len(refusing)
