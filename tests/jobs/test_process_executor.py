@@ -17,7 +17,15 @@ import psycopg
 import pytest
 
 from rota.cli.target import find_app
-from rota.facts import Facts, JobCancelled, JobClaimLost, JobRaisedAfterSuccess, JobSucceeded
+from rota.facts import (
+    Facts,
+    JobCancelled,
+    JobClaimLost,
+    JobFailed,
+    JobLost,
+    JobRaisedAfterSuccess,
+    JobSucceeded,
+)
 from rota.jobs import children as children_module
 from rota.jobs.children import Children
 from rota.jobs.claim import ClaimedJob
@@ -286,6 +294,16 @@ def commit_and_go_on(go: Path) -> None:
         pass
     wait_for(go)
     go.with_suffix(".after").touch()
+
+
+@task(executor="process", timeout=0.5)
+def commit_and(how: str, file: Path) -> None:
+    with current_job().transaction():
+        pass
+    file.write_text(str(os.getpid()))
+    if how == "crash":
+        os._exit(3)
+    time.sleep(3600)
 
 
 @task(executor="process")
@@ -955,6 +973,31 @@ async def test_a_body_that_goes_on_after_its_transaction_is_not_taken_for_one_th
         ("JobCancelled", other.id),
         ("JobSucceeded", job.id),
     ]
+
+
+@pytest.mark.parametrize("how", ["crash", "take too long"])
+async def test_a_body_that_has_committed_in_a_child_has_succeeded_however_the_child_ends(
+    app: TestRota, tasks: ModuleType, tmp_path: Path, how: str
+) -> None:
+    await app.enqueue(tasks.commit_and.bind(how, tmp_path / "committed"))
+
+    with app.facts.recorded(JobSucceeded, JobFailed, JobLost, JobClaimLost) as told:
+        await app.drain()
+
+    assert [type(each) for each in told] == [JobSucceeded]
+
+
+async def test_a_body_that_has_committed_in_a_child_and_is_ended_by_a_stop_has_succeeded(
+    app: TestRota, tasks: ModuleType, tmp_path: Path
+) -> None:
+    await app.enqueue(tasks.commit_and_go_on.bind(tmp_path / "never"))
+    with app.facts.recorded(JobSucceeded, JobFailed, JobLost, JobClaimLost) as told:
+        working = asyncio.create_task(app.work(grace=0.01))
+        await until(lambda: rows(app, "select state from rota.history") == [("succeeded",)], what="it has committed")
+        app.stop()
+        await working
+
+    assert [type(each) for each in told] == [JobSucceeded]
 
 
 async def test_a_stop_hands_back_what_will_not_end_and_its_process_is_gone(

@@ -159,7 +159,11 @@ class JobSource:
         locked = await self._locked(items)
         free = [job for job in items if job.id not in locked]
         if free:
-            await self._run(settle([HandedBack(job) for job in free], self._channel))
+            outcomes = [HandedBack(job) for job in free]
+            settled = await self._run(settle(outcomes, self._channel))
+            if len(settled) < len(free):
+                earlier = await self._run(find_settled(free))
+                self._tell(outcomes, earlier)
         for job in free:
             if job.losses:
                 self._gate.leave(job)
@@ -247,11 +251,12 @@ class JobSource:
 
     def _fact(self, outcome: Outcome, fate: str) -> Fact | None:
         job = outcome.job
+        what = (job.id, job.task, job.queue, job.attempt)
+        if isinstance(outcome, Succeeded | AlreadySettled) or fate == "succeeded":
+            # or its body has committed that in a child, and the child has died since, or was ended
+            return JobSucceeded(*what, outcome.seconds)
         if isinstance(outcome, HandedBack):
             return None
-        what = (job.id, job.task, job.queue, job.attempt)
-        if isinstance(outcome, Succeeded | AlreadySettled):
-            return JobSucceeded(*what, outcome.seconds)
         if isinstance(outcome, Lost):
             return JobLost(*what, self._control().member, fate, outcome.failure.message)
         if isinstance(outcome, Cancelled) or fate == "cancelled":
