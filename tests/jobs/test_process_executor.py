@@ -33,7 +33,7 @@ from rota.jobs.definition import Task
 from rota.jobs.failure import StandIn
 from rota.jobs.outcome import Buried, Cancelled, HandedBack, Lost, Outcome, Retried, Snoozed, Succeeded
 from rota.jobs.places import check_process_task
-from rota.jobs.running import Desk, RunningJob
+from rota.jobs.running import Desk, Held
 from rota.jobs.settle import find_settled
 from rota.postgres.dsn import Dsn
 from rota.postgres.pool import Database
@@ -368,7 +368,7 @@ def claimed(task: Task[..., Any], *args: Any) -> ClaimedJob:
 
 async def run(children: Children, task: Task[..., Any], *args: Any, told: str | None = None) -> Outcome:
     job = claimed(task, *args)
-    attempt = RunningJob(job, task.signature, desk_of())
+    attempt = Held(job, task.signature, desk_of())
     if told is not None:
         attempt.tell(told)
     return await children.run(task, job, attempt)
@@ -503,7 +503,7 @@ async def test_a_body_chooses_its_outcome_in_a_child_too(children: Children, tas
 async def test_stored_arguments_that_do_not_fit_fail_the_attempt(children: Children, tasks: ModuleType) -> None:
     job = claimed(tasks.later, date(2024, 1, 1), 1)._replace(args='{"day": "soon"}')
 
-    outcome = await children.run(tasks.later, job, RunningJob(job, tasks.later.signature, desk_of()))
+    outcome = await children.run(tasks.later, job, Held(job, tasks.later.signature, desk_of()))
 
     assert isinstance(outcome, Retried)
     assert outcome.failure.type == "InvalidArguments"

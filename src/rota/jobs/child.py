@@ -34,7 +34,7 @@ from rota.jobs.execute import call_of, counted, outcome_of, success_of
 from rota.jobs.failure import describe
 from rota.jobs.outcome import AlreadySettled
 from rota.jobs.places import load
-from rota.jobs.running import Desk, RunningJob, running
+from rota.jobs.running import Desk, Held, RunningJob, running
 from rota.postgres.pool import Database
 from rota.service.points import reach
 
@@ -81,7 +81,7 @@ class _Child:
         self._runner = asyncio.Runner()  # one loop for all bodies, so that what one opened serves the next
         self._tasks: dict[str, tuple[Task[..., Any], _App]] = {}
         self._databases: dict[_App, tuple[str, str]] = {}
-        self._attempt: RunningJob | None = None
+        self._attempt: Held | None = None
         self._coroutine: asyncio.Task[Any] | None = None
         self._busy = False
         self._stopping = False
@@ -160,8 +160,8 @@ class _Child:
 
     def _run(self, task: Task[..., Any], desk: Desk, errand: Errand) -> dict[str, Any]:
         job = errand.job
-        attempt = self._attempt = RunningJob(job, task.signature, desk)
-        running.set(attempt)
+        attempt = self._attempt = Held(job, task.signature, desk)
+        running.set(RunningJob(attempt))
         try:
             reach("run.before")
             args, kwargs = call_of(task, job, desk)

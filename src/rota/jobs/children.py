@@ -30,7 +30,7 @@ from rota.jobs.errand import LINE_LIMIT, Errand, failure_from, line, outcome_fro
 from rota.jobs.execute import outcome_of, timed_out
 from rota.jobs.outcome import Failure, HandedBack, Lost, Outcome
 from rota.jobs.places import Place, loading, place_of
-from rota.jobs.running import Desk, RunningJob
+from rota.jobs.running import Desk, Held
 from rota.postgres.dsn import Dsn
 
 __all__ = ["Children"]
@@ -66,7 +66,7 @@ class Children:
         self._stopping = False
         self._places: dict[str, tuple[Place, ...]] = {}
 
-    async def run(self, task: Task[..., Any], job: ClaimedJob, attempt: RunningJob) -> Outcome:
+    async def run(self, task: Task[..., Any], job: ClaimedJob, attempt: Held) -> Outcome:
         """Run the body in a child, to its end. When this returns or raises, nothing of the body runs any more.
 
         Cancelled, it ends the child before it raises; cancelled once more, it does not wait for the body to clean up.

@@ -33,7 +33,7 @@ from rota.jobs.outcome import (
     Snoozed,
     Succeeded,
 )
-from rota.jobs.running import Desk, RunningJob, Stopped, running
+from rota.jobs.running import Desk, Held, RunningJob, Stopped, running
 from rota.jobs.settle import Attempt
 from rota.service.points import reach
 
@@ -53,7 +53,7 @@ class Executor:
         threads: int,
         desk: Desk,
         facts: Facts,
-        in_child: Callable[[Task[..., Any], ClaimedJob, RunningJob], Awaitable[Outcome]],
+        in_child: Callable[[Task[..., Any], ClaimedJob, Held], Awaitable[Outcome]],
         stuck: Callable[[ClaimedJob, Outcome], None],
         occupied: Callable[[Future[Any]], None],
     ) -> None:
@@ -64,7 +64,7 @@ class Executor:
         self._in_child = in_child
         self._occupied = occupied
         self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rota-task")
-        self._running: dict[Attempt, tuple[RunningJob, asyncio.Task[Any] | None]] = {}
+        self._running: dict[Attempt, tuple[Held, asyncio.Task[Any] | None]] = {}
         self._timers: dict[Attempt, list[asyncio.TimerHandle]] = {}
 
     async def run(self, job: ClaimedJob) -> Outcome:
@@ -73,9 +73,9 @@ class Executor:
         A body whose transaction has committed has succeeded, however it ends.
         """
         task = self._tasks[job.task]
-        attempt = RunningJob(job, task.signature, self._desk)
+        attempt = Held(job, task.signature, self._desk)
         # each job runs in a task of its own, and so in a context of its own: there is nothing to reset
-        running.set(attempt)
+        running.set(RunningJob(attempt))
         place = (job.id, job.token)
         self._running[place] = (attempt, asyncio.current_task())
         try:
@@ -109,9 +109,9 @@ class Executor:
         if attempt is None or attempt.settled or attempt.told == "cancelled":
             return
         attempt.tell("cancelled")
-        if task is not None and self._tasks[attempt.task].options.executor == "process":
+        if task is not None and self._tasks[attempt.claim.task].options.executor == "process":
             task.cancel()  # it ends its child, and can always do so
-        elif task is not None and self._tasks[attempt.task].is_async:
+        elif task is not None and self._tasks[attempt.claim.task].is_async:
             task.cancel()
             self._give_up_later(_PATIENCE_SECONDS, place, lambda job: Cancelled(job, attempt.seconds))
 
@@ -123,7 +123,7 @@ class Executor:
         """Take no more. A thread that is in a body that cannot be stopped goes on by itself."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _call(self, task: Task[..., Any], job: ClaimedJob, attempt: RunningJob) -> Any:
+    async def _call(self, task: Task[..., Any], job: ClaimedJob, attempt: Held) -> Any:
         timeout = task.options.timeout
         if task.is_async:
             args, kwargs = call_of(task, job, self._desk)
@@ -136,7 +136,7 @@ class Executor:
             return await _within(timeout, task.function(*args, **kwargs))
         return await self._call_in_thread(task, job, attempt)
 
-    async def _call_in_thread(self, task: Task[..., Any], job: ClaimedJob, attempt: RunningJob) -> Any:
+    async def _call_in_thread(self, task: Task[..., Any], job: ClaimedJob, attempt: Held) -> Any:
         loop, begun = asyncio.get_running_loop(), asyncio.Event()
         context = contextvars.copy_context()
         timeout = task.options.timeout
@@ -168,22 +168,20 @@ class Executor:
         def give_up() -> None:
             attempt, task = self._running.get(place, (None, None))
             if attempt is not None and task is not None:
-                self._facts.emit(JobStuck(attempt.id, attempt.task, attempt.attempt))
-                settled = AlreadySettled(attempt.claim, attempt.seconds) if attempt.settled else None
-                self._stuck(attempt.claim, settled or outcome(attempt.claim))
+                job = attempt.claim
+                self._facts.emit(JobStuck(job.id, job.task, job.attempt))
+                self._stuck(job, AlreadySettled(job, attempt.seconds) if attempt.settled else outcome(job))
 
         timer = asyncio.get_running_loop().call_later(seconds, give_up)
         self._timers.setdefault(place, []).append(timer)
 
-    def _returned(self, task: Task[..., Any], attempt: RunningJob, job: ClaimedJob, value: Any) -> Outcome:
+    def _returned(self, task: Task[..., Any], attempt: Held, job: ClaimedJob, value: Any) -> Outcome:
         if attempt.told == "cancelled" and not attempt.settled:
             # it was told, and ended early or not: whoever cancelled it gets what they asked for
             return Cancelled(job, attempt.seconds)
         return success_of(task, attempt, value, self._desk)
 
-    def _raised(
-        self, task: Task[..., Any], attempt: RunningJob, job: ClaimedJob, error: BaseException
-    ) -> Outcome | None:
+    def _raised(self, task: Task[..., Any], attempt: Held, job: ClaimedJob, error: BaseException) -> Outcome | None:
         """What becomes of an attempt that raised; None if that is not to be judged here."""
         if isinstance(error, KeyboardInterrupt):
             return None
@@ -204,7 +202,7 @@ def call_of(task: Task[..., Any], job: ClaimedJob, desk: Desk) -> tuple[tuple[An
     return task.signature.decode(task.upgraded(payload, job.version))
 
 
-def success_of(task: Task[..., Any], attempt: RunningJob, value: Any, desk: Desk) -> Succeeded | AlreadySettled:
+def success_of(task: Task[..., Any], attempt: Held, value: Any, desk: Desk) -> Succeeded | AlreadySettled:
     """What becomes of an attempt that returned. Raises InvalidArguments for a result that cannot be stored."""
     if attempt.settled:
         return AlreadySettled(attempt.claim, attempt.seconds)

@@ -13,7 +13,7 @@ from rota.errors import NotPossible
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.definition import Package, Task
 from rota.jobs.job import Job, JobId, NewJob, masked
-from rota.jobs.running import RunningJob, running
+from rota.jobs.running import Held, RunningJob, running
 
 __all__ = ["run_inline", "run_inline_sync"]
 
@@ -62,7 +62,7 @@ def _prepare(new: NewJob, tasks: Package) -> tuple[Task[..., Any], tuple[Any, ..
     claimed = ClaimedJob(
         next(_ids), new.queue, new.task, new.priority, 1, 0, datetime.now(UTC), new.args, token=0, version=new.version
     )
-    job = RunningJob(claimed, task.signature, desk=None)
+    job = RunningJob(Held(claimed, task.signature, desk=None))
     return task, args, kwargs, job
 
 

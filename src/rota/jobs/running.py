@@ -25,7 +25,7 @@ from rota.postgres.pool import Database
 from rota.postgres.query import Query
 from rota.service.points import reach
 
-__all__ = ["Desk", "RunningJob", "Stopped", "Transaction", "current_job", "running"]
+__all__ = ["Desk", "Held", "RunningJob", "Stopped", "Transaction", "current_job", "running"]
 
 
 class Stopped(BaseException):
@@ -61,46 +61,63 @@ class Desk:
         self.stopping = stopping
 
 
+class Held:
+    """An attempt as whoever runs it keeps it. Its body sees a RunningJob, which has none of this."""
+
+    __slots__ = ("_started", "claim", "desk", "payloads", "settled", "told")
+
+    def __init__(self, claim: ClaimedJob, payloads: Payloads, desk: Desk | None) -> None:
+        self.claim = claim
+        self.payloads = payloads
+        self.desk = desk
+        self.settled = False  # whether a transaction has committed its success
+        self.told: str | None = None  # why this attempt alone should end: cancelled, or timed out
+        self._started = time.perf_counter()
+
+    def tell(self, why: str) -> None:
+        self.told = self.told or why
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+
 class RunningJob:
     """The job whose body is running here."""
 
-    __slots__ = ("_claim", "_desk", "_payloads", "_saved", "_settled", "_started", "_told")
+    __slots__ = ("_desk", "_held", "_saved")
 
-    def __init__(self, claim: ClaimedJob, payloads: Payloads, desk: Desk | None) -> None:
-        self._claim = claim
-        self._payloads = payloads
-        self._desk = desk
+    def __init__(self, held: Held) -> None:
+        self._held = held
+        self._desk = held.desk
         self._saved: Any = _UNREAD
-        self._started = time.perf_counter()
-        self._told: str | None = None
-        self._settled = False
 
     @property
     def id(self) -> JobId:
-        return self._claim.id
+        return self._held.claim.id
 
     @property
     def task(self) -> str:
-        return self._claim.task
+        return self._held.claim.task
 
     @property
     def queue(self) -> str:
-        return self._claim.queue
+        return self._held.claim.queue
 
     @property
     def attempt(self) -> int:
         """1 for the first; grows with every attempt, lost ones included."""
-        return self._claim.attempt
+        return self._held.claim.attempt
 
     @property
     def version(self) -> int:
         """The version of the task that enqueued it."""
-        return self._claim.version
+        return self._held.claim.version
 
     @property
     def token(self) -> int:
         """Changes with every claim; what this attempt writes is valid only while it holds this."""
-        return self._claim.token
+        return self._held.claim.token
 
     @property
     def idempotency_key(self) -> str:
@@ -110,13 +127,13 @@ class RunningJob:
     @property
     def stopping(self) -> bool:
         """Whether this attempt should come to an end soon: its worker stops, it was cancelled, or its time is up."""
-        return self._told is not None or (self._desk is not None and self._desk.stopping())
+        return self._held.told is not None or (self._desk is not None and self._desk.stopping())
 
     @property
     def saved(self) -> Any:
         """What the last checkpoint stored, in this attempt or one before; None when there is none."""
         if self._saved is _UNREAD:
-            stored = self._claim.saved
+            stored = self._held.claim.saved
             codec = self._desk.codec if self._desk else None
             self._saved = None if stored is None else read_json(decoded(codec, stored))
         return self._saved
@@ -159,9 +176,9 @@ class RunningJob:
         return Transaction(self, on)
 
     def _checkpoint(self, value: Any) -> Query[bool]:
-        if self._settled:
+        if self._held.settled:
             raise RotaError(f"Job {self.id} has succeeded already, in its transaction: there is nothing to resume.")
-        stored = self._payloads.encode_checkpoint(value)
+        stored = self._held.payloads.encode_checkpoint(value)
         codec = self._desk.codec if self._desk else None
         return save_checkpoint(self.id, self.token, None if stored is None else encoded(codec, stored))
 
@@ -177,29 +194,6 @@ class RunningJob:
                 "settled meanwhile. What this attempt writes changes nothing; let it end."
             )
 
-    # What the executor keeps here.
-
-    @property
-    def claim(self) -> ClaimedJob:
-        return self._claim
-
-    @property
-    def told(self) -> str | None:
-        """Why this attempt alone should end: cancelled, or timed out."""
-        return self._told
-
-    def tell(self, why: str) -> None:
-        self._told = self._told or why
-
-    @property
-    def settled(self) -> bool:
-        """Whether a transaction has committed its success."""
-        return self._settled
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._started
-
     def __repr__(self) -> str:
         return f"RunningJob(id={self.id}, task={self.task!r}, attempt={self.attempt})"
 
@@ -211,7 +205,7 @@ class Transaction:
     """The block of `job.transaction()`. `connection` is what to write through, `result` what the job shall have returned."""
 
     def __init__(self, job: RunningJob, on: Any) -> None:
-        if job._settled:
+        if job._held.settled:
             raise RotaError(f"Job {job.id} has succeeded already, in an earlier transaction of this attempt.")
         if job._desk is None:
             raise RotaError(
@@ -276,19 +270,19 @@ class Transaction:
             # the reply to COMMIT may have been lost: our token in history tells
             if not await self._was_committed():
                 raise
-        self._job._settled = True
+        self._job._held.settled = True
         reach("transaction.after_commit")
 
     async def _was_committed(self) -> bool:
-        database, query = self._desk.database, find_settled([self._job._claim])
+        database, query = self._desk.database, find_settled([self._job._held.claim])
         settled = await database.run(query) if self._own.is_async else database.run_sync(query)
         return bool(settled)
 
     def _success(self) -> Query[bool]:
         job = self._job
-        result = job._payloads.encode_result(self.result)
+        result = job._held.payloads.encode_result(self.result)
         stored = None if result is None else encoded(self._desk.codec, result)
-        return succeed_one(job.id, job.token, stored, job.seconds)
+        return succeed_one(job.id, job.token, stored, job._held.seconds)
 
 
 def _reported(fraction: float, note: str | None) -> tuple[float, str | None]:
