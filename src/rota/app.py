@@ -17,10 +17,10 @@ from rota.errors import ConfigurationError, DatabaseUnavailable, RotaError
 from rota.facts import Facts
 from rota.jobs.codec import Codec
 from rota.jobs.dead import Dead
-from rota.jobs.definition import Package
 from rota.jobs.enqueue import check_name, enqueue, enqueue_many, in_batches, put_jobs, refuse_twins
 from rota.jobs.inline import run_inline, run_inline_sync
 from rota.jobs.job import Job, NewJob
+from rota.jobs.package import Package
 from rota.jobs.queue import Jobs
 from rota.jobs.retention import STANDARD, Retention, declare_retention, read_retention
 from rota.jobs.worker import Worker, WorkerSettings

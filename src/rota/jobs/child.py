@@ -28,11 +28,12 @@ from typing import Any, Protocol, cast
 
 from rota.errors import ConfigurationError
 from rota.jobs.codec import Codec
-from rota.jobs.definition import Package, Task
+from rota.jobs.definition import Task
 from rota.jobs.errand import Errand, line, written, written_failure
 from rota.jobs.execute import call_of, counted, outcome_of, success_of
 from rota.jobs.failure import describe
 from rota.jobs.outcome import AlreadySettled
+from rota.jobs.package import Package
 from rota.jobs.places import load
 from rota.jobs.running import Desk, RunningJob, running
 from rota.postgres.pool import Database

@@ -11,8 +11,9 @@ from typing import Any
 
 from rota.errors import NotPossible
 from rota.jobs.claim import ClaimedJob
-from rota.jobs.definition import Package, Task
+from rota.jobs.definition import Task
 from rota.jobs.job import Job, JobId, NewJob, masked
+from rota.jobs.package import Package
 from rota.jobs.running import RunningJob, running
 
 __all__ = ["run_inline", "run_inline_sync"]
