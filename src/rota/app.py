@@ -15,7 +15,7 @@ from rota.clock import Duration
 from rota.embedded import shared_server
 from rota.errors import ConfigurationError, DatabaseUnavailable, RotaError
 from rota.facts import Facts
-from rota.jobs.codec import Codec
+from rota.jobs.codec import Codec, check_codec
 from rota.jobs.dead import Dead
 from rota.jobs.enqueue import check_name, enqueue, enqueue_many, in_batches, put_jobs, refuse_twins
 from rota.jobs.inline import run_inline, run_inline_sync
@@ -79,7 +79,7 @@ class Rota:
         settings = read_settings(dsn, schema=schema, environment=environment, pool_size=pool_size, lease=lease)
         pools = () if pool is None else tuple(pool) if isinstance(pool, Sequence) else (pool,)
         self.facts = Facts()
-        self.codec = codec
+        self.codec = check_codec(codec)
         self.retention = read_retention(retention or {})
         self.tasks = Package()
         self.tasks.settle_in(self)

@@ -165,7 +165,7 @@ class Dead:
             return None
         refused = f"Letter {letter.id} was not retried, and stays:"
         try:
-            text = dumps(ANYTHING.encode({**read_json(decoded(self._codec, letter._stored)), **args}, Room(LIMIT)))
+            text = dumps(ANYTHING.encode({**decoded(self._codec, letter._stored), **args}, Room(LIMIT)))
         except Mismatch as mismatch:
             raise InvalidArguments(
                 f"{refused} {path('args', mismatch)} {mismatch.problem}. Give values as they are stored: plain JSON."
@@ -181,4 +181,4 @@ class Dead:
                 raise InvalidArguments(f"{refused} {error}") from error
             except Exception as error:  # the user's upgrade function
                 raise InvalidArguments(f"{refused} upgrading the arguments failed with {brief(error)}.") from error
-        return encoded(self._codec, text)
+        return encoded(self._codec, text, refused.rstrip(":"))

@@ -18,7 +18,6 @@ from rota.errors import InvalidArguments, RotaError
 from rota.facts import Facts, JobRaisedAfterSuccess, JobStuck
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.codec import Codec, decoded, encoded
-from rota.jobs.conversion.plain import read_json
 from rota.jobs.definition import Task
 from rota.jobs.failure import describe
 from rota.jobs.outcome import (
@@ -191,7 +190,7 @@ class Executor:
 
 def call_of(task: Task[..., Any], job: ClaimedJob, desk: Desk) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments to call the body with. Raises InvalidArguments for a payload that is not one of this task's."""
-    payload = read_json(decoded(desk.codec, job.args))
+    payload = decoded(desk.codec, job.args)
     return task.signature.decode(task.upgraded(payload, job.version))
 
 
@@ -200,8 +199,9 @@ def success_of(task: Task[..., Any], attempt: RunningJob, value: Any, desk: Desk
     if attempt.settled:
         return AlreadySettled(attempt.claim, attempt.seconds)
     result = task.signature.encode_result(value)
-    stored = result if result is None or desk.codec is None else encoded(desk.codec, result)
-    return Succeeded(attempt.claim, stored, attempt.seconds)
+    if result is not None and desk.codec is not None:
+        result = encoded(desk.codec, result, f"The result of task {task.name!r} was not stored")
+    return Succeeded(attempt.claim, result, attempt.seconds)
 
 
 def counted(task: str, error: BaseException) -> BaseException:
@@ -236,7 +236,7 @@ def _secrets(task: Task[..., Any], job: ClaimedJob, codec: Codec | None) -> list
     if not task.options.redact:
         return []
     try:
-        return task.secrets_in(read_json(decoded(codec, job.args)))
+        return task.secrets_in(decoded(codec, job.args))
     except InvalidArguments:  # a payload that cannot be read is what the error is about
         return []
 
