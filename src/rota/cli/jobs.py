@@ -279,7 +279,7 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _checked(task: Task[..., Any], args: dict[str, Any], options: JobOptions) -> NewJob:
-    positional, named = task.signature.decode(args)
+    positional, named = task.signature.read(args)
     return task.using(**options).bind(*positional, **named)
 
 

@@ -53,10 +53,10 @@ class Dead:
 
     async def get(self, id: JobId) -> Letter:
         """The letter, resolved or not. Raises JobNotFound."""
-        return found_letter(id, await self._database.run(get_letter(id, self._codec)))
+        return found_letter(id, await self._database.run(get_letter(id, self._app)))
 
     def get_sync(self, id: JobId) -> Letter:
-        return found_letter(id, self._database.run_sync(get_letter(id, self._codec)))
+        return found_letter(id, self._database.run_sync(get_letter(id, self._app)))
 
     async def list(
         self,
@@ -70,7 +70,7 @@ class Dead:
 
         `after` is the last id of the page before.
         """
-        query = list_letters(read_filters(filters), resolved=resolved, limit=limit, after=after, codec=self._codec)
+        query = list_letters(read_filters(filters), resolved=resolved, limit=limit, after=after, app=self._app)
         return await self._database.run(query)
 
     def list_sync(
@@ -81,7 +81,7 @@ class Dead:
         after: JobId | None = None,
         **filters: Unpack[LetterFilters],
     ) -> Page[Letter]:
-        query = list_letters(read_filters(filters), resolved=resolved, limit=limit, after=after, codec=self._codec)
+        query = list_letters(read_filters(filters), resolved=resolved, limit=limit, after=after, app=self._app)
         return self._database.run_sync(query)
 
     async def retry(self, id: JobId, args: Mapping[str, Any] | None = None, *, by: str | None = None) -> Job[Any]:
@@ -98,10 +98,10 @@ class Dead:
 
     async def acknowledge(self, id: JobId, note: str = "", *, by: str | None = None) -> Letter:
         """Resolve the letter without another try, and return it. Raises NotPossible if it is resolved, JobNotFound."""
-        return await self._database.run_steps(acknowledge_letter(id, actor(by), note))
+        return await self._database.run_steps(acknowledge_letter(id, actor(by), note, self._app))
 
     def acknowledge_sync(self, id: JobId, note: str = "", *, by: str | None = None) -> Letter:
-        return self._database.run_steps_sync(acknowledge_letter(id, actor(by), note))
+        return self._database.run_steps_sync(acknowledge_letter(id, actor(by), note, self._app))
 
     async def retry_many(
         self, *, by: str | None = None, dry_run: bool = False, **filters: Unpack[LetterFilters]
@@ -163,22 +163,24 @@ class Dead:
         """The letter's arguments with these in place of its own, as they are stored. Raises InvalidArguments."""
         if not args:
             return None
-        refused = f"Letter {letter.id} was not retried, and stays:"
+        refused = f"Letter {letter.id} was not retried, and stays"
+        task = self._tasks.get(letter.task)
+        secret = task is not None and bool(task.options.redact)
         try:
             text = dumps(ANYTHING.encode({**decoded(self._codec, letter._stored), **args}, Room(LIMIT)))
         except Mismatch as mismatch:
-            raise InvalidArguments(
-                f"{refused} {path('args', mismatch)} {mismatch.problem}. Give values as they are stored: plain JSON."
-            ) from None
+            problem = "one of args is no plain JSON" if secret else f"{path('args', mismatch)} {mismatch.problem}"
+            raise InvalidArguments(f"{refused}: {problem}. Give values as they are stored: plain JSON.") from None
         except TooLarge:
-            raise PayloadTooLarge(f"{refused} with these arguments it would be larger than {LIMIT:,} bytes.") from None
-        task = self._tasks.get(letter.task)
+            raise PayloadTooLarge(f"{refused}: with these arguments it would be larger than {LIMIT:,} bytes.") from None
         # arguments of a version that is newer than the task here are for others to judge
         if task is not None and letter.version <= task.version:
             try:
-                task.signature.decode(task.upgraded(read_json(text), letter.version))
-            except InvalidArguments as error:
-                raise InvalidArguments(f"{refused} {error}") from error
+                upgraded = task.upgraded(read_json(text), letter.version)
             except Exception as error:  # the user's upgrade function
-                raise InvalidArguments(f"{refused} upgrading the arguments failed with {brief(error)}.") from error
-        return encoded(self._codec, text, refused.rstrip(":"))
+                said = type(error).__name__ if secret else brief(error)
+                raise InvalidArguments(
+                    f"{refused}: upgrading the arguments from version {letter.version} failed with {said}."
+                ) from (None if secret else error)
+            task.signature.read(upgraded, refused)
+        return encoded(self._codec, text, refused, secret=secret)

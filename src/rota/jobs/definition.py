@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
@@ -12,17 +13,14 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, 
 from rota.clock import Duration
 from rota.errors import ConfigurationError
 from rota.jobs.arguments import Signature
-from rota.jobs.conversion.plain import dumps
 from rota.jobs.enqueue import check_at, check_delay, check_name, check_priority, check_tags
 from rota.jobs.job import Job, NewJob
+from rota.jobs.redact import forms, texts_in
 from rota.jobs.retry import Retry
 from rota.jobs.unique import Unique, read_unique
 from rota.postgres.foreign import foreign
 
 __all__ = ["AsyncTask", "BoundTask", "Home", "JobOptions", "SyncTask", "Task", "TaskOptions"]
-
-# Shorter texts show up by chance: blotting them out would only make an error unreadable.
-_SHORTEST_SECRET = 4
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -76,7 +74,7 @@ class Task(Generic[P, R_co]):
         self.version = options.version
         self._upgrade: Upgrade | None = None
         self.is_async = inspect.iscoroutinefunction(function)
-        self.signature = Signature(function, name)
+        self.signature = Signature(function, name, redact=options.redact)
         self._home: Home | None = None
         functools.update_wrapper(self, function)  # type: ignore[arg-type]
 
@@ -116,11 +114,18 @@ class Task(Generic[P, R_co]):
         """Stored arguments as this version takes them. What the registered function raises fails that one job."""
         return payload if version == self.version or self._upgrade is None else self._upgrade(payload, version)
 
-    def secrets_in(self, payload: Any) -> list[str]:
-        """The texts of redacted arguments, to be blotted out where they show up."""
-        values = [payload.get(name) for name in self.options.redact] if isinstance(payload, dict) else []
-        texts = [value if isinstance(value, str) else dumps(value) for value in values if value is not None]
-        return [text for text in texts if len(text) >= _SHORTEST_SECRET]
+    def secrets_in(self, payload: Any, version: int) -> list[str]:
+        """The texts of redacted arguments, to be blotted out where they show up: as they are stored, and as the body has them."""
+        if not self.options.redact or not isinstance(payload, dict):
+            return []
+        # one that this version does not know may have been redacted under that name
+        hidden = {name for name in payload if name in self.options.redact or name not in self.signature.names}
+        found = list(texts_in([payload[name] for name in hidden]))
+        with contextlib.suppress(Exception):  # arguments that do not fit are what the error is about
+            args, kwargs = self.signature.decode(self.upgraded(payload, version))
+            values = self.signature.values(args, kwargs)
+            found += texts_in([values[name] for name in self.options.redact])
+        return forms(found)
 
     @functools.cached_property
     def _next(self) -> BoundTask[P, R_co]:

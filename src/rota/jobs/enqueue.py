@@ -13,7 +13,8 @@ from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError, InvalidArguments, JobExists
 from rota.jobs.codec import Codec, encoded
 from rota.jobs.conversion.plain import dumps, read_json
-from rota.jobs.job import Job, NewJob, Waiter, masked
+from rota.jobs.job import Job, NewJob, Waiter
+from rota.jobs.redact import masked
 from rota.postgres.arrays import numbers
 from rota.postgres.notify import wake_channel
 from rota.postgres.query import Query, Row, statement

@@ -32,11 +32,12 @@ from rota.jobs.outcome import (
     Snoozed,
     Succeeded,
 )
+from rota.jobs.redact import blotted
 from rota.jobs.running import Desk, RunningJob, Stopped, running
 from rota.jobs.settle import Attempt
 from rota.service.points import reach
 
-__all__ = ["Executor", "call_of", "counted", "outcome_of", "success_of", "timed_out"]
+__all__ = ["Executor", "call_of", "counted", "outcome_of", "secrets_of", "success_of", "timed_out"]
 
 # How long a coroutine that was cancelled may take to end before it counts as stuck.
 _PATIENCE_SECONDS = 5.0
@@ -181,7 +182,8 @@ class Executor:
         self, task: Task[..., Any], attempt: RunningJob, job: ClaimedJob, error: Exception | Stopped
     ) -> Outcome:
         if attempt.settled:
-            self._facts.emit(JobRaisedAfterSuccess(job.id, job.task, job.attempt, error))
+            told = describe(error, secrets_of(task, job, self._desk.codec)).error
+            self._facts.emit(JobRaisedAfterSuccess(job.id, job.task, job.attempt, told or error))
             return AlreadySettled(job, attempt.seconds)
         if attempt.told == "cancelled":
             return Cancelled(job, attempt.seconds)
@@ -222,21 +224,22 @@ def outcome_of(
     if isinstance(error, Snooze):
         return Snoozed(job, took, error.pause)
     if isinstance(error, Discard):
-        return Cancelled(job, took, error.reason)
+        return Cancelled(job, took, blotted(error.reason, secrets_of(task, job, codec) or ()))
     try:
         pause = task.options.retry.pause(job.attempt - job.losses, error)
     except Exception as broken:  # the user's backoff function; its fault is told along with the body's
         broken.__cause__ = error
         error, pause = broken, None
-    failure = describe(error, _secrets(task, job, codec))
+    failure = describe(error, secrets_of(task, job, codec))
     return Buried(job, failure, took) if pause is None else Retried(job, failure, took, pause)
 
 
-def _secrets(task: Task[..., Any], job: ClaimedJob, codec: Codec | None) -> list[str]:
+def secrets_of(task: Task[..., Any], job: ClaimedJob, codec: Codec | None) -> list[str] | None:
+    """What must not show up in what is told of the job; None for a task that redacts nothing."""
     if not task.options.redact:
-        return []
+        return None
     try:
-        return task.secrets_in(decoded(codec, job.args))
+        return task.secrets_in(decoded(codec, job.args), job.version)
     except InvalidArguments:  # a payload that cannot be read is what the error is about
         return []
 

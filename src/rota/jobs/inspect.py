@@ -10,7 +10,8 @@ from uuid import UUID
 
 from rota.errors import ConfigurationError
 from rota.jobs.codec import readable
-from rota.jobs.job import AttemptError, Job, JobId, Waiter, masked
+from rota.jobs.job import AttemptError, Job, JobId, Waiter
+from rota.jobs.redact import masked
 from rota.postgres.query import Query, Row, many, scalar, statement
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "held_by_member",
     "ledger",
     "list_jobs",
+    "shown_args",
     "succeeded_by_member",
     "taken_over_from",
 ]
@@ -280,7 +282,7 @@ def _job(row: Row, app: Waiter | None) -> Job[Any]:
         attempt=row[5],
         created_at=row[6],
         due_at=row[7],
-        args=masked(readable(codec, row[8]), row[23]),
+        args=shown_args(app, row[1], row[8], row[23]),
         result=readable(codec, row[9]),
         losses=row[10],
         started_at=row[11],
@@ -298,6 +300,16 @@ def _job(row: Row, app: Waiter | None) -> Job[Any]:
         errors=tuple(_error(entry) for entry in row[24] or ()),
         _app=app,
     )
+
+
+def shown_args(app: Waiter | None, task: str, stored: Any, redact: Sequence[str] | None) -> Any:
+    """Stored arguments as people may see them: without what was redacted when they were enqueued, or is by now.
+
+    A row that was enqueued by plain SQL says nothing about it; the task does, where the app has it.
+    """
+    if app is None:
+        return masked(stored, redact)
+    return masked(readable(app.codec, stored), {*(redact or ()), *app.redacted(task)})
 
 
 def _error(entry: Sequence[Any]) -> AttemptError:

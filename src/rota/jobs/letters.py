@@ -16,10 +16,9 @@ from uuid import UUID
 
 from rota.errors import ConfigurationError, JobNotFound, NotPossible
 from rota.jobs.audit import record
-from rota.jobs.codec import Codec, readable
 from rota.jobs.conversion.plain import read_json
-from rota.jobs.inspect import check_id
-from rota.jobs.job import JobId, masked
+from rota.jobs.inspect import check_id, shown_args
+from rota.jobs.job import JobId, Waiter
 from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
 
 __all__ = [
@@ -131,16 +130,15 @@ _FITTING = """
 GET = statement("get_letter", _LETTERS + "where letter.id = %(id)s")
 
 
-def get_letter(id: JobId, codec: Codec | None = None) -> Query[Letter | None]:
-    return GET.query({"id": check_id(id)}, read=lambda rows: _letter(rows[0], codec) if rows else None)
+def get_letter(id: JobId, app: Waiter | None = None) -> Query[Letter | None]:
+    return GET.query({"id": check_id(id)}, read=lambda rows: _letter(rows[0], app) if rows else None)
 
 
-def _letter(row: Row, codec: Codec | None) -> Letter:
+def _letter(row: Row, app: Waiter | None) -> Letter:
     *parts, redact = row
     letter = Letter(*parts)
-    return replace(
-        letter, args=masked(readable(codec, read_json(letter._stored)), redact), tags=tuple(letter.tags or ())
-    )
+    args = shown_args(app, letter.task, read_json(letter._stored), redact)
+    return replace(letter, args=args, tags=tuple(letter.tags or ()))
 
 
 _PAGE = """
@@ -162,7 +160,7 @@ def list_letters(
     resolved: bool | None = False,
     limit: int = 100,
     after: JobId | None = None,
-    codec: Codec | None = None,
+    app: Waiter | None = None,
 ) -> Query[list[Letter]]:
     """Letters that fit, the newest first; `after` is the last id of the page before."""
     if not isinstance(limit, int) or not 1 <= limit <= 10_000:
@@ -170,7 +168,7 @@ def list_letters(
             f"limit cannot be {limit!r}: it is a number from 1 to 10000; use after=... for the next page."
         )
     params = {**asdict(filters), "limit": limit, "after": None if after is None else check_id(after)}
-    return LIST[resolved].query(params, read=lambda rows: [_letter(row, codec) for row in rows])
+    return LIST[resolved].query(params, read=lambda rows: [_letter(row, app) for row in rows])
 
 
 COUNT = statement(
@@ -378,12 +376,12 @@ def _acknowledge_letters(ids: Sequence[JobId], actor: str, note: str) -> Query[i
     return ACKNOWLEDGE.query({"ids": list(ids), "actor": actor, "note": note or None}, read=scalar)
 
 
-def acknowledge_letter(id: JobId, actor: str, note: str) -> Steps[Letter]:
+def acknowledge_letter(id: JobId, actor: str, note: str, app: Waiter | None = None) -> Steps[Letter]:
     """Resolve the letter without another try. Raises JobNotFound, or NotPossible when it is resolved already."""
     if not (yield _acknowledge_letters([check_id(id)], actor, note)):
         _open(id, (yield get_letter(id)))
     yield record(actor, "acknowledge", {"job": id})
-    letter: Letter = yield get_letter(id)
+    letter: Letter = yield get_letter(id, app)
     return letter
 
 

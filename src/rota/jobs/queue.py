@@ -39,6 +39,10 @@ class Jobs:
         self._tasks = tasks
         self.codec = codec
 
+    def redacted(self, task: str) -> Page[str]:
+        known = self._tasks.get(task)
+        return () if known is None else known.options.redact
+
     async def get(self, id: JobId) -> Job[Any]:
         """The job as it is now, with its errors. Raises JobNotFound."""
         return self._found(id, await self._database.run(get_job(id, self)))
