@@ -191,8 +191,9 @@ class Rota:
         *,
         grace: Duration = DEFAULT_GRACE,
     ) -> None:
-        """Run a worker in this process until it is cancelled, stopped, or with `drain` finds nothing left to do.
+        """Run a worker in this process until it is cancelled, stopped, or with `drain` finds nothing that is due.
 
+        What is due later then, a delayed job or one that waits for its next attempt, stays queued.
         `stop` lets running bodies finish for `grace`, then cancels them and hands them back; cancelling hands back at once.
         """
         settings = _worker_settings(queues, concurrency)
@@ -262,7 +263,7 @@ class Rota:
     async def check(self) -> None:
         """Refuse a database that this release or this process must not work on."""
         applied = await self.database.run(applied_migrations())
-        check_schema(applied, migration_files())
+        check_schema(applied, migration_files(), self.settings.schema)
         check_identity(await self.database.run(compare_identity()), self.settings.environment)
 
     def migrate_sync(

@@ -21,6 +21,7 @@ from rota.jobs.letters import (
     LetterFilters,
     acknowledge_batch,
     acknowledge_letter,
+    count_free_letters,
     count_letters,
     found_letter,
     get_letter,
@@ -84,24 +85,29 @@ class Dead:
         query = list_letters(read_filters(filters), resolved=resolved, limit=limit, after=after, app=self._app)
         return self._database.run_sync(query)
 
-    async def retry(self, id: JobId, args: Mapping[str, Any] | None = None, *, by: str | None = None) -> Job[Any]:
+    async def retry(
+        self, id: JobId, args: Mapping[str, Any] | None = None, *, by: str | None = None, dry_run: bool = False
+    ) -> Job[Any]:
         """Make a new job of the letter and return it; it starts with all its attempts. Letter and job name each other.
 
         `args` replaces those arguments, with values as they are stored, plain JSON; the others stay, and the checkpoint does
         not. Arguments that do not fit the task are refused with InvalidArguments. Raises NotPossible when the letter is
-        resolved already, or a live job has its unique key; JobNotFound. The letter then stays as it is.
+        resolved already, or a live job has its unique key; JobNotFound. The letter then stays as it is. With `dry_run` nothing
+        is changed, and what is returned or raised is what would be.
         """
-        return await self._database.run_steps(self._retrying(id, args, by))
+        return await self._database.run_steps(self._retrying(id, args, by), dry_run=dry_run)
 
-    def retry_sync(self, id: JobId, args: Mapping[str, Any] | None = None, *, by: str | None = None) -> Job[Any]:
-        return self._database.run_steps_sync(self._retrying(id, args, by))
+    def retry_sync(
+        self, id: JobId, args: Mapping[str, Any] | None = None, *, by: str | None = None, dry_run: bool = False
+    ) -> Job[Any]:
+        return self._database.run_steps_sync(self._retrying(id, args, by), dry_run=dry_run)
 
-    async def acknowledge(self, id: JobId, note: str = "", *, by: str | None = None) -> Letter:
+    async def acknowledge(self, id: JobId, note: str = "", *, by: str | None = None, dry_run: bool = False) -> Letter:
         """Resolve the letter without another try, and return it. Raises NotPossible if it is resolved, JobNotFound."""
-        return await self._database.run_steps(acknowledge_letter(id, actor(by), note, self._app))
+        return await self._database.run_steps(acknowledge_letter(id, actor(by), note, self._app), dry_run=dry_run)
 
-    def acknowledge_sync(self, id: JobId, note: str = "", *, by: str | None = None) -> Letter:
-        return self._database.run_steps_sync(acknowledge_letter(id, actor(by), note, self._app))
+    def acknowledge_sync(self, id: JobId, note: str = "", *, by: str | None = None, dry_run: bool = False) -> Letter:
+        return self._database.run_steps_sync(acknowledge_letter(id, actor(by), note, self._app), dry_run=dry_run)
 
     async def retry_many(
         self, *, by: str | None = None, dry_run: bool = False, **filters: Unpack[LetterFilters]
@@ -109,11 +115,11 @@ class Dead:
         """Make new jobs of all open letters that fit, the oldest first, and return how many; without filters, of all.
 
         A thousand per transaction: what fails midway has done those before. A letter whose unique key a live job has stays
-        open. With `dry_run` nothing is changed, and the number of letters that fit is returned.
+        open. With `dry_run` nothing is changed, and the number of letters that would be retried is returned.
         """
         chosen = read_filters(filters)
         if dry_run:
-            return await self._database.run(count_letters(chosen))
+            return await self._database.run(count_free_letters(chosen))
         batch, channel, who = Batch(), wake_channel(self._database.schema), actor(by)
         while not batch.finished:
             batch = await self._database.run_steps(retry_batch(chosen, batch, channel, who))
@@ -122,7 +128,7 @@ class Dead:
     def retry_many_sync(self, *, by: str | None = None, dry_run: bool = False, **filters: Unpack[LetterFilters]) -> int:
         chosen = read_filters(filters)
         if dry_run:
-            return self._database.run_sync(count_letters(chosen))
+            return self._database.run_sync(count_free_letters(chosen))
         batch, channel, who = Batch(), wake_channel(self._database.schema), actor(by)
         while not batch.finished:
             batch = self._database.run_steps_sync(retry_batch(chosen, batch, channel, who))

@@ -17,7 +17,8 @@ from uuid import UUID
 from rota.errors import ConfigurationError, JobNotFound, NotPossible
 from rota.jobs.audit import record
 from rota.jobs.conversion.plain import read_json
-from rota.jobs.inspect import check_id, shown_args
+from rota.jobs.definition import Task
+from rota.jobs.inspect import check_id, check_page, shown_args, text_filters
 from rota.jobs.job import JobId, Waiter
 from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
 
@@ -28,6 +29,7 @@ __all__ = [
     "LetterFilters",
     "acknowledge_batch",
     "acknowledge_letter",
+    "count_free_letters",
     "count_letters",
     "found_letter",
     "get_letter",
@@ -78,7 +80,7 @@ class LetterFilters(TypedDict, total=False):
     """Which letters: those that fit all of these. `error` is a text in the type or the message of the last error."""
 
     queue: str | None
-    task: str | None
+    task: Task[..., Any] | str | None
     tag: str | None
     reason: str | None
     error: str | None
@@ -103,7 +105,7 @@ def read_filters(filters: LetterFilters) -> _Filters:
     reason = filters.get("reason")
     if reason is not None and reason not in REASONS:
         raise ConfigurationError(f"No letter's reason is {reason!r}: it is one of {', '.join(REASONS)}.")
-    return _Filters(**filters)
+    return _Filters(**text_filters(filters))
 
 
 _LETTERS = """
@@ -163,11 +165,8 @@ def list_letters(
     app: Waiter | None = None,
 ) -> Query[list[Letter]]:
     """Letters that fit, the newest first; `after` is the last id of the page before."""
-    if not isinstance(limit, int) or not 1 <= limit <= 10_000:
-        raise ConfigurationError(
-            f"limit cannot be {limit!r}: it is a number from 1 to 10000; use after=... for the next page."
-        )
-    params = {**asdict(filters), "limit": limit, "after": None if after is None else check_id(after)}
+    check_page(limit, after)
+    params = {**asdict(filters), "limit": limit, "after": after}
     return LIST[resolved].query(params, read=lambda rows: [_letter(row, app) for row in rows])
 
 
@@ -180,6 +179,26 @@ COUNT = statement(
 def count_letters(filters: _Filters) -> Query[int]:
     """How many open letters fit."""
     return COUNT.query(asdict(filters), read=scalar)
+
+
+COUNT_FREE = statement(
+    "count_free_letters",
+    """
+    select
+        count(*) filter (where letter.unique_key is null)
+        + count(distinct letter.unique_key) filter (
+            where not exists (select from {schema}.jobs as live where live.unique_key = letter.unique_key)
+        )
+    from {schema}.dead as letter
+    where letter.resolved_at is null
+    """  # noqa: S608
+    + _FITTING,
+)
+
+
+def count_free_letters(filters: _Filters) -> Query[int]:
+    """Of how many of them a job can be made now: one of each unique key, unless a live job has it."""
+    return COUNT_FREE.query(asdict(filters), read=scalar)
 
 
 FIND = statement(
