@@ -499,6 +499,7 @@ def test_with_an_app_payloads_are_read_by_its_codec_and_masked_by_its_tasks(
         assert 'arguments  {"user": "ana", "password": "•••"}\n' in shown
         assert "hunter2" not in shown
         assert "rota:coded" in rota(command, "show", "1", "--dsn", dsn).out
+    assert "hunter2" not in rota("jobs", "explain", "2", "--json", "--app", str(file), "--dsn", dsn).out
 
 
 def test_the_way_to_the_missing_tables_names_their_schema(rota: Run, rota_app: TestRota, dsn: str) -> None:

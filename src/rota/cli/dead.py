@@ -19,7 +19,7 @@ from rota.cli.output import (
     say_more,
     short_time,
 )
-from rota.cli.target import app_option, database_options, open_app
+from rota.cli.target import app_option, database_options, open_app, reading_app_option
 from rota.jobs.letters import REASONS, Letter, LetterFilters
 
 __all__ = ["dead"]
@@ -27,8 +27,6 @@ __all__ = ["dead"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SAMPLES = 5
-
-_READS = "Show payloads as this app reads them: by its codec, without what its tasks redact."
 
 
 @click.group()
@@ -55,7 +53,7 @@ def filter_options(command: F) -> F:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
 @click.option("--after", type=int, help="Continue after this id: the last of the page before.")
 @json_option
-@app_option(_READS)
+@reading_app_option
 @database_options
 def list_(
     queue: str | None,
@@ -110,7 +108,7 @@ def _error(letter: Letter) -> str:
 @dead.command()
 @click.argument("id", type=int)
 @json_option
-@app_option(_READS)
+@reading_app_option
 @database_options
 def show(id: int, as_json: bool, app_path: str | None, dsn: str | None, schema: str | None) -> None:
     """One letter with its arguments and its last error.

@@ -21,7 +21,7 @@ from rota.cli.output import (
     say_more,
     short_time,
 )
-from rota.cli.target import app_option, database_options, open_app
+from rota.cli.target import app_option, database_options, open_app, reading_app_option
 from rota.errors import NotPossible
 from rota.jobs.conversion.plain import dumps, read_json
 from rota.jobs.definition import JobOptions, Task
@@ -32,8 +32,6 @@ from rota.jobs.redact import masked
 from rota.jobs.unique import Unique
 
 __all__ = ["jobs"]
-
-_READS = "Show payloads as this app reads them: by its codec, without what its tasks redact."
 
 
 @click.group()
@@ -49,7 +47,7 @@ def jobs() -> None:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
 @click.option("--after", type=int, help="Continue after this id: the last of the page before.")
 @json_option
-@app_option(_READS)
+@reading_app_option
 @database_options
 def list_(
     state: str | None,
@@ -80,7 +78,7 @@ def list_(
 @jobs.command()
 @click.argument("id", type=int)
 @json_option
-@app_option(_READS)
+@reading_app_option
 @database_options
 def show(id: int, as_json: bool, app_path: str | None, dsn: str | None, schema: str | None) -> None:
     """One job with its arguments, its result and its errors."""
@@ -128,10 +126,11 @@ def show(id: int, as_json: bool, app_path: str | None, dsn: str | None, schema: 
 @jobs.command()
 @click.argument("id", type=int)
 @json_option
+@reading_app_option
 @database_options
-def explain(id: int, as_json: bool, dsn: str | None, schema: str | None) -> None:
+def explain(id: int, as_json: bool, app_path: str | None, dsn: str | None, schema: str | None) -> None:
     """Why a job is not running, and what would change that."""
-    with open_app(dsn, schema) as app:
+    with open_app(dsn, schema, app_path) as app:
         explanation = app.jobs.explain_sync(id)
     if as_json:
         print_json(explanation)

@@ -16,7 +16,7 @@ import click
 from rota.app import Rota
 from rota.errors import AppNotFound
 
-__all__ = ["app_option", "database_options", "find_app", "open_app"]
+__all__ = ["app_option", "database_options", "find_app", "open_app", "reading_app_option"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,6 +46,9 @@ def _use_data(ctx: click.Context, option: click.Parameter, folder: Path | None) 
 def app_option(text: str) -> Callable[[F], F]:
     """`--app`, for commands that can do without one."""
     return click.option("--app", "app_path", metavar="APP", help=text)
+
+
+reading_app_option = app_option("Show payloads as this app reads them: by its codec, without what its tasks redact.")
 
 
 def open_app(dsn: str | None, schema: str | None, path: str | None = None) -> Rota:
