@@ -29,12 +29,13 @@ if TYPE_CHECKING:
         WaitTimedOut,
     )
     from rota.jobs.codec import Codec
-    from rota.jobs.definition import Package, Task
+    from rota.jobs.definition import Task
     from rota.jobs.erase import Erased
     from rota.jobs.explain import Explanation
     from rota.jobs.job import AttemptError, Job, NewJob
     from rota.jobs.letters import Letter
     from rota.jobs.outcome import Discard, Snooze
+    from rota.jobs.package import Package
     from rota.jobs.retention import Retention
     from rota.jobs.retry import Retry
     from rota.jobs.running import RunningJob, Transaction, current_job
@@ -84,13 +85,14 @@ __all__ = [
 # Loaded when first used: a program that only looks up the version, or the pytest plugin, pays for nothing else.
 _ROOMS = {
     "rota.app": ("Rota",),
-    "rota.jobs.definition": ("Package", "Task"),
+    "rota.jobs.definition": ("Task",),
     "rota.jobs.codec": ("Codec",),
     "rota.jobs.erase": ("Erased",),
     "rota.jobs.explain": ("Explanation",),
     "rota.jobs.letters": ("Letter",),
     "rota.jobs.job": ("AttemptError", "Job", "NewJob"),
     "rota.jobs.outcome": ("Discard", "Snooze"),
+    "rota.jobs.package": ("Package",),
     "rota.jobs.retention": ("Retention",),
     "rota.jobs.retry": ("Retry",),
     "rota.jobs.running": ("RunningJob", "Transaction", "current_job"),

@@ -15,12 +15,12 @@ from rota.clock import Duration
 from rota.embedded import shared_server
 from rota.errors import ConfigurationError, DatabaseUnavailable, RotaError
 from rota.facts import Facts
-from rota.jobs.codec import Codec
+from rota.jobs.codec import Codec, check_codec
 from rota.jobs.dead import Dead
-from rota.jobs.definition import Package
 from rota.jobs.enqueue import check_name, enqueue, enqueue_many, in_batches, put_jobs, refuse_twins
 from rota.jobs.inline import run_inline, run_inline_sync
 from rota.jobs.job import Job, NewJob
+from rota.jobs.package import Package
 from rota.jobs.queue import Jobs
 from rota.jobs.retention import STANDARD, Retention, declare_retention, read_retention
 from rota.jobs.worker import Worker, WorkerSettings
@@ -80,7 +80,7 @@ class Rota:
         settings = read_settings(dsn, schema=schema, environment=environment, pool_size=pool_size, lease=lease)
         pools = () if pool is None else tuple(pool) if isinstance(pool, Sequence) else (pool,)
         self.facts = Facts()
-        self.codec = codec
+        self.codec = check_codec(codec)
         self.retention = read_retention(retention or {})
         self.tasks = Package()
         self.tasks.settle_in(self)
@@ -192,8 +192,9 @@ class Rota:
         *,
         grace: Duration = DEFAULT_GRACE,
     ) -> None:
-        """Run a worker in this process until it is cancelled, stopped, or with `drain` finds nothing left to do.
+        """Run a worker in this process until it is cancelled, stopped, or with `drain` finds nothing that is due.
 
+        What is due later then, a delayed job or one that waits for its next attempt, stays queued.
         `stop` lets running bodies finish for `grace`, then cancels them and hands them back; cancelling hands back at once.
         """
         settings = _worker_settings(queues, concurrency)
@@ -270,7 +271,7 @@ class Rota:
     async def check(self) -> None:
         """Refuse a database that this release or this process must not work on."""
         applied = await self.database.run(applied_migrations())
-        check_schema(applied, migration_files())
+        check_schema(applied, migration_files(), self.settings.schema)
         check_identity(await self.database.run(compare_identity()), self.settings.environment)
 
     def migrate_sync(

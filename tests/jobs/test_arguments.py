@@ -659,6 +659,41 @@ def test_an_instance_of_a_subclass_is_refused_rather_than_cut_down() -> None:
     assert "without what DiscountedLine adds" in refusal(Line, DiscountedLine(SOME_ID, Decimal(1)))
 
 
+class Transfer(msgspec.Struct):
+    amount: Annotated[int, msgspec.Meta(gt=0)]
+    to: list[str]
+
+
+class Payment(pydantic.BaseModel):
+    amount: int = pydantic.Field(gt=0)
+    card: str = pydantic.Field(max_length=4)
+
+
+def changed_later() -> Payment:
+    payment = Payment(amount=1, card="1234")
+    payment.amount = -1
+    return payment
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "said"),
+    [
+        (Transfer, Transfer("7", []), "Expected `int`, got `str` - at `$.amount`"),  # type: ignore[arg-type]
+        (Transfer, Transfer(0, []), "Expected `int` >= 1 - at `$.amount`"),
+        (Transfer, Transfer(1, [b"\xff"]), "which would be read back as Transfer(amount=1, to=['/w=='])"),  # type: ignore[list-item]
+        (list[Transfer], [Transfer(1, []), Transfer(0, [])], "argument value[1] is no valid Transfer"),
+        (Transfer | None, Transfer(0, []), "`$.amount`"),
+        (Payment, Payment.model_construct(amount=-1, card="1234"), "amount Input should be greater than 0"),
+        (Payment, Payment.model_construct(amount=1), "card Field required"),
+        (Payment, changed_later(), "amount Input should be greater than 0"),
+    ],
+)
+def test_an_instance_that_its_own_class_would_refuse_is_refused_with_the_field_named(
+    annotation: Any, value: Any, said: str
+) -> None:
+    assert said in refusal(annotation, value)
+
+
 def test_pydantic_and_msgspec_faults_name_the_field() -> None:
     assert "total" in refusal_of_stored(Invoice, {"no": 1})
     assert "$.id" in refusal_of_stored(Event, {"id": "x"})

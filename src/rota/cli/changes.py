@@ -21,7 +21,7 @@ def change_options(command: F) -> F:
     """`--by` and `--dry-run`."""
     for option in (
         click.option("--by", metavar="NAME", help="Who is on record for it. [default: user@host:pid]"),
-        click.option("--dry-run", is_flag=True, help="Change nothing; say what would be changed."),
+        click.option("--dry-run", is_flag=True, help="Change nothing; say what would be, or why it is refused."),
     ):
         command = option(command)
     return command

@@ -9,9 +9,17 @@ import click
 
 from rota.app import Rota
 from rota.cli.changes import change_options, for_each, json_object
-from rota.cli.jobs import print_fields
-from rota.cli.output import print_json, print_table, say, short_time
-from rota.cli.target import database_options, find_app, open_app
+from rota.cli.output import (
+    json_option,
+    json_text,
+    print_fields,
+    print_json,
+    print_table,
+    say,
+    say_more,
+    short_time,
+)
+from rota.cli.target import app_option, database_options, open_app, reading_app_option
 from rota.jobs.letters import REASONS, Letter, LetterFilters
 
 __all__ = ["dead"]
@@ -30,10 +38,10 @@ def filter_options(command: F) -> F:
     """The filters: letters that fit all of them."""
     for option in (
         click.option("--error", metavar="TEXT", help="In the type or the message of the last error."),
-        click.option("--reason", type=click.Choice(REASONS)),
-        click.option("--tag"),
-        click.option("--task"),
-        click.option("--queue"),
+        click.option("--reason", type=click.Choice(REASONS), help="They failed, or were lost with their processes."),
+        click.option("--tag", help="With this tag."),
+        click.option("--task", help="Of the task of this name."),
+        click.option("--queue", help="From this queue."),
     ):
         command = option(command)
     return command
@@ -42,9 +50,10 @@ def filter_options(command: F) -> F:
 @dead.command("list")
 @filter_options
 @click.option("--resolved", is_flag=True, help="Those that are resolved, instead of those that are open.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
 @click.option("--after", type=int, help="Continue after this id: the last of the page before.")
-@click.option("--json", "as_json", is_flag=True)
+@json_option
+@reading_app_option
 @database_options
 def list_(
     queue: str | None,
@@ -56,17 +65,19 @@ def list_(
     limit: int,
     after: int | None,
     as_json: bool,
+    app_path: str | None,
     dsn: str | None,
     schema: str | None,
 ) -> None:
     """Dead letters that fit all filters, the newest first."""
     filters: LetterFilters = {"queue": queue, "task": task, "tag": tag, "reason": reason, "error": error}
-    with open_app(dsn, schema) as app:
+    with open_app(dsn, schema, app_path) as app:
         found = app.dead.list_sync(resolved=resolved, limit=limit, after=after, **filters)
     if as_json:
         print_json(found)
     else:
         _print_letters(found)
+        say_more(found, limit)
 
 
 def _print_letters(letters: Iterable[Letter]) -> None:
@@ -96,11 +107,15 @@ def _error(letter: Letter) -> str:
 
 @dead.command()
 @click.argument("id", type=int)
-@click.option("--json", "as_json", is_flag=True)
+@json_option
+@reading_app_option
 @database_options
-def show(id: int, as_json: bool, dsn: str | None, schema: str | None) -> None:
-    """One letter with its arguments, its last error, and how it was resolved."""
-    with open_app(dsn, schema) as app:
+def show(id: int, as_json: bool, app_path: str | None, dsn: str | None, schema: str | None) -> None:
+    """One letter with its arguments and its last error.
+
+    And how it was resolved, if it was.
+    """
+    with open_app(dsn, schema, app_path) as app:
         letter = app.dead.get_sync(id)
     if as_json:
         print_json(letter)
@@ -123,7 +138,7 @@ def show(id: int, as_json: bool, dsn: str | None, schema: str | None) -> None:
             "resolved": short_time(letter.resolved_at),
             "note": letter.note,
             "successor": letter.successor,
-            "arguments": letter.args,
+            "arguments": json_text(letter.args),
             "error": _error(letter),
         }
     )
@@ -134,7 +149,7 @@ def show(id: int, as_json: bool, dsn: str | None, schema: str | None) -> None:
 @dead.command()
 @click.argument("ids", type=int, nargs=-1, metavar="[ID...]")
 @click.option("--args", callback=json_object, help="Arguments to replace, of one letter; the others stay.")
-@click.option("--app", "app_path", metavar="APP", help="Check the arguments against this app's task, with its codec.")
+@app_option("Check the arguments against this app's task, with its codec.")
 @click.option("--all", "everything", is_flag=True, help="All open letters that fit the filters, if there are any.")
 @filter_options
 @change_options
@@ -154,27 +169,34 @@ def retry(
     dsn: str | None,
     schema: str | None,
 ) -> None:
-    """Make new jobs of dead letters: of those named, or of all that fit the filters.
+    """Make new jobs of dead letters.
 
-    Of letters that are named, the ids of the new jobs are printed.
+    Of those named, or of all that fit the filters. Of letters that are named, the ids of the new jobs are printed.
     """
     filters: LetterFilters = {"queue": queue, "task": task, "tag": tag, "reason": reason, "error": error}
     _check_choice(ids, everything, filters)
     if args is not None and len(ids) != 1:
         raise click.UsageError("--args is for one letter: name it.")
-    with open_app(dsn, schema) if app_path is None else find_app(app_path, dsn, schema) as app:
-        if not ids and not dry_run:
-            say(f"retried {app.dead.retry_many_sync(by=by, **filters)} letter(s)")
-        elif dry_run:
-            _preview(app, "retry", ids, filters)
-        else:
+    with open_app(dsn, schema, app_path) as app:
+        if not ids:
+            count = app.dead.retry_many_sync(by=by, dry_run=dry_run, **filters)
+            _say_how_many("retry" if dry_run else "retried", count, app, dry_run, filters)
+            fitting = app.dead.acknowledge_many_sync(dry_run=True, **filters) - (count if dry_run else 0)
+            if fitting > 0:
+                say(
+                    f"{fitting} that fit stay open: a live job has their unique key, or another letter with it comes first"
+                )
+            return
 
-            def change(id: int) -> None:
-                job = app.dead.retry_sync(id, args, by=by)
-                click.echo(job.id)
-                say(f"letter {id} ({job.task}) is tried again as job {job.id}")
+        def change(id: int) -> None:
+            job = app.dead.retry_sync(id, args, by=by, dry_run=dry_run)
+            if dry_run:
+                say(f"would retry letter {id} ({job.task})")
+                return
+            click.echo(job.id)
+            say(f"letter {id} ({job.task}) is tried again as job {job.id}")
 
-            for_each(ids, change)
+        for_each(ids, change)
 
 
 @dead.command()
@@ -198,21 +220,24 @@ def acknowledge(
     dsn: str | None,
     schema: str | None,
 ) -> None:
-    """Put dead letters away without another try: those named, or all that fit the filters."""
+    """Put dead letters away without another try.
+
+    Those named, or all that fit the filters.
+    """
     filters: LetterFilters = {"queue": queue, "task": task, "tag": tag, "reason": reason, "error": error}
     _check_choice(ids, everything, filters)
     with open_app(dsn, schema) as app:
-        if not ids and not dry_run:
-            say(f"acknowledged {app.dead.acknowledge_many_sync(note, by=by, **filters)} letter(s)")
-        elif dry_run:
-            _preview(app, "acknowledge", ids, filters)
-        else:
+        if not ids:
+            count = app.dead.acknowledge_many_sync(note, by=by, dry_run=dry_run, **filters)
+            _say_how_many("acknowledge" if dry_run else "acknowledged", count, app, dry_run, filters)
+            return
 
-            def change(id: int) -> None:
-                letter = app.dead.acknowledge_sync(id, note, by=by)
-                say(f"letter {id} ({letter.task}) is acknowledged")
+        def change(id: int) -> None:
+            letter = app.dead.acknowledge_sync(id, note, by=by, dry_run=dry_run)
+            said = f"letter {id} ({letter.task})"
+            say(f"would acknowledge {said}" if dry_run else f"{said} is acknowledged")
 
-            for_each(ids, change)
+        for_each(ids, change)
 
 
 def _check_choice(ids: tuple[int, ...], everything: bool, filters: LetterFilters) -> None:
@@ -223,9 +248,9 @@ def _check_choice(ids: tuple[int, ...], everything: bool, filters: LetterFilters
         raise click.UsageError("Name letters, choose them by filters, or say --all.")
 
 
-def _preview(app: Rota, verb: str, ids: tuple[int, ...], filters: LetterFilters) -> None:
-    if ids:
-        for_each(ids, lambda each: say(f"would {verb} letter {each} ({app.dead.get_sync(each).task})"))
+def _say_how_many(verb: str, count: int, app: Rota, dry_run: bool, filters: LetterFilters) -> None:
+    if not dry_run or not count:
+        say(f"{'would ' if dry_run else ''}{verb} {count} letter(s)")
         return
-    say(f"would {verb} {app.dead.retry_many_sync(dry_run=True, **filters)} letter(s), such as:")
+    say(f"would {verb} {count} letter(s), such as:")
     _print_letters(app.dead.list_sync(limit=_SAMPLES, **filters))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -12,15 +11,27 @@ import click
 from rota.app import Rota
 from rota.cli.changes import change_options, for_each, json_object
 from rota.cli.output import as_json as plain
-from rota.cli.output import print_json, print_table, say, short_time
-from rota.cli.target import database_options, find_app, open_app
-from rota.jobs.conversion.plain import dumps
+from rota.cli.output import (
+    json_option,
+    json_text,
+    print_fields,
+    print_json,
+    print_table,
+    say,
+    say_more,
+    short_time,
+)
+from rota.cli.target import app_option, database_options, open_app, reading_app_option
+from rota.errors import NotPossible
+from rota.jobs.conversion.plain import dumps, read_json
 from rota.jobs.definition import JobOptions, Task
 from rota.jobs.enqueue import check_at, check_delay, check_name, check_priority, check_tags
 from rota.jobs.inspect import STATES
-from rota.jobs.job import NewJob, NewUnique
+from rota.jobs.job import Job, NewJob
+from rota.jobs.redact import masked
+from rota.jobs.unique import Unique
 
-__all__ = ["jobs", "print_fields"]
+__all__ = ["jobs"]
 
 
 @click.group()
@@ -29,13 +40,14 @@ def jobs() -> None:
 
 
 @jobs.command("list")
-@click.option("--state", type=click.Choice(STATES))
-@click.option("--queue")
-@click.option("--task")
-@click.option("--tag")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@click.option("--state", type=click.Choice(STATES), help="In this state.")
+@click.option("--queue", help="In this queue.")
+@click.option("--task", help="Of the task of this name.")
+@click.option("--tag", help="With this tag.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
 @click.option("--after", type=int, help="Continue after this id: the last of the page before.")
-@click.option("--json", "as_json", is_flag=True)
+@json_option
+@reading_app_option
 @database_options
 def list_(
     state: str | None,
@@ -45,11 +57,12 @@ def list_(
     limit: int,
     after: int | None,
     as_json: bool,
+    app_path: str | None,
     dsn: str | None,
     schema: str | None,
 ) -> None:
     """Jobs that fit all filters, the newest first."""
-    with open_app(dsn, schema) as app:
+    with open_app(dsn, schema, app_path) as app:
         found = app.jobs.list_sync(state=state, queue=queue, task=task, tag=tag, limit=limit, after=after)
     if as_json:
         print_json(found)
@@ -59,15 +72,17 @@ def list_(
         [[j.id, j.state, j.queue, j.task, j.attempt, short_time(j.due_at), short_time(j.finished_at)] for j in found],
         empty="no jobs fit",
     )
+    say_more(found, limit)
 
 
 @jobs.command()
 @click.argument("id", type=int)
-@click.option("--json", "as_json", is_flag=True)
+@json_option
+@reading_app_option
 @database_options
-def show(id: int, as_json: bool, dsn: str | None, schema: str | None) -> None:
+def show(id: int, as_json: bool, app_path: str | None, dsn: str | None, schema: str | None) -> None:
     """One job with its arguments, its result and its errors."""
-    with open_app(dsn, schema) as app:
+    with open_app(dsn, schema, app_path) as app:
         job = app.jobs.get_sync(id)
         letter = app.dead.get_sync(id) if job.state == "dead" else None
     if as_json:
@@ -97,32 +112,25 @@ def show(id: int, as_json: bool, dsn: str | None, schema: str | None) -> None:
             "repeats": job.origin,
             "resolved": f"{letter.resolution} by {letter.resolved_by}" if letter and letter.resolution else None,
             "successor": letter.successor if letter else None,
-            "arguments": job.args,
-            "result": job.result,
+            "arguments": json_text(job.args),
+            "result": json_text(job.result),
         }
     )
     for error in job.errors:
-        click.echo(
-            f"\nattempt {error.attempt} {error.kind} at {short_time(error.finished_at)}: {error.type or ''} {error.message or ''}"
-        )
+        said = f"{error.type or ''}: {error.message or ''}".strip(": ")
+        click.echo(f"\nattempt {error.attempt} {error.kind} at {short_time(error.finished_at)}, {said}".rstrip(", "))
         if error.trace:
             click.echo(error.trace.rstrip())
 
 
-def print_fields(shown: Mapping[str, Any]) -> None:
-    """What there is, one line each."""
-    for name, value in shown.items():
-        if value not in (None, ""):
-            click.echo(f"{name:10} {value}")
-
-
 @jobs.command()
 @click.argument("id", type=int)
-@click.option("--json", "as_json", is_flag=True)
+@json_option
+@reading_app_option
 @database_options
-def explain(id: int, as_json: bool, dsn: str | None, schema: str | None) -> None:
+def explain(id: int, as_json: bool, app_path: str | None, dsn: str | None, schema: str | None) -> None:
     """Why a job is not running, and what would change that."""
-    with open_app(dsn, schema) as app:
+    with open_app(dsn, schema, app_path) as app:
         explanation = app.jobs.explain_sync(id)
     if as_json:
         print_json(explanation)
@@ -142,11 +150,15 @@ def retry(ids: tuple[int, ...], by: str | None, dry_run: bool, dsn: str | None, 
     with open_app(dsn, schema) as app:
 
         def change(id: int) -> None:
-            job = app.jobs.retry_sync(id, by=by)
+            before = app.jobs.get_sync(id)
+            job = app.jobs.retry_sync(id, by=by, dry_run=dry_run)
+            if dry_run:
+                say(f"{_would('retry', before)}" + ("" if job.id == id else ", as another job"))
+                return
             click.echo(job.id)
             say(f"job {id} ({job.task}) is {job.state}" + ("" if job.id == id else f", as job {job.id}"))
 
-        for_each(ids, _previewed(app, "retry") if dry_run else change)
+        for_each(ids, change)
 
 
 @jobs.command()
@@ -164,10 +176,11 @@ def cancel(
     with open_app(dsn, schema) as app:
 
         def change(id: int) -> None:
-            job = app.jobs.cancel_sync(id, reason, by=by)
-            say(f"job {id} ({job.task}) is {job.state}" + (", and was told to end" if job.state == "running" else ""))
+            before = app.jobs.get_sync(id)
+            job = app.jobs.cancel_sync(id, reason, by=by, dry_run=dry_run)
+            _tell_ended("cancel", before, job, dry_run)
 
-        for_each(ids, _previewed(app, "cancel") if dry_run else change)
+        for_each(ids, change)
 
 
 @jobs.command()
@@ -185,26 +198,46 @@ def discard(
     with open_app(dsn, schema) as app:
 
         def change(id: int) -> None:
-            job = app.jobs.discard_sync(id, reason, by=by)
-            say(f"job {id} ({job.task}) is {job.state}")
+            before = app.jobs.get_sync(id)
+            job = app.jobs.discard_sync(id, reason, by=by, dry_run=dry_run)
+            _tell_ended("discard", before, job, dry_run)
 
-        for_each(ids, _previewed(app, "discard") if dry_run else change)
+        for_each(ids, change)
 
 
-def _previewed(app: Rota, verb: str) -> Callable[[int], None]:
-    def tell(id: int) -> None:
-        job = app.jobs.get_sync(id)
-        say(f"would {verb} job {id} ({job.task}), which is {job.state}")
+def _tell_ended(verb: str, before: Job[Any], job: Job[Any], dry_run: bool) -> None:
+    """Say what became of a job that someone wants to end. One that was cancelled before is as they want it; raises NotPossible
+    for one that had ended otherwise."""
+    name = f"job {job.id} ({job.task})"
+    if before.state == "cancelled":
+        say(f"{name} was cancelled already, at {short_time(job.finished_at)}: nothing is left to {verb}")
+    elif job.state == "dead" and verb == "cancel":
+        raise NotPossible(
+            f"Job {job.id} ({job.task}) is dead: nothing is left to cancel. To put its letter away: rota jobs discard {job.id}, or "
+            f"rota dead acknowledge {job.id}."
+        )
+    elif job.state not in ("cancelled", "running"):
+        how = "is dead, and its letter is resolved" if job.state == "dead" else f"has {job.state}"
+        raise NotPossible(f"Job {job.id} ({job.task}) {how}: nothing is left to {verb}.")
+    elif dry_run:
+        say(_would(verb, before))
+    else:
+        say(f"{name} is {job.state}" + (", and was told to end" if job.state == "running" else ""))
 
-    return tell
+
+def _would(verb: str, job: Job[Any]) -> str:
+    return f"would {verb} job {job.id} ({job.task}), which is {job.state}"
 
 
 @jobs.command()
-@click.option("--tag", required=True)
+@click.option("--tag", required=True, help="Whose jobs.")
 @change_options
 @database_options
 def erase(tag: str, by: str | None, dry_run: bool, dsn: str | None, schema: str | None) -> None:
-    """Delete all jobs with a tag, live, dead and settled, and all that is known of them. It cannot be undone."""
+    """Delete all jobs with a tag, and all that is known of them.
+
+    Live, dead and settled ones. It cannot be undone.
+    """
     with open_app(dsn, schema) as app:
         erased = app.jobs.erase_sync(tag=tag, by=by, dry_run=dry_run)
     say(f"{'would erase' if dry_run else 'erased'}, for tag {tag!r}:")
@@ -214,17 +247,17 @@ def erase(tag: str, by: str | None, dry_run: bool, dsn: str | None, schema: str 
 @jobs.command()
 @click.argument("task")
 @click.argument("args", callback=json_object, default="{}")
-@click.option("--queue")
+@click.option("--queue", help="Into this queue. [default: the task's with --app, else default]")
 @click.option("--priority", type=int, help="The higher runs first.")
 @click.option("--delay", help="Due after this time, such as 90s or 1h30m.")
 @click.option(
     "--at", callback=lambda _, __, text: _moment(text), help="Due at this time, such as 2030-01-31T09:00:00Z."
 )
-@click.option("--tag", "tags", multiple=True)
+@click.option("--tag", "tags", multiple=True, help="With this tag; may be given several times.")
 @click.option("--unique", metavar="KEY", help="Only if no job of the task with this key is queued or running.")
 @click.option("--key", help="What it is ordered and limited by.")
-@click.option("--app", "app_path", metavar="APP", help="Check the call against this app's task, and use its options.")
-@click.option("--dry-run", is_flag=True, help="Change nothing; check the call and show it.")
+@app_option("Check the call against this app's task, and use its options.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; say what would be, or why it is refused.")
 @database_options
 def enqueue(
     task: str,
@@ -241,31 +274,49 @@ def enqueue(
     dsn: str | None,
     schema: str | None,
 ) -> None:
-    """Enqueue TASK with ARGS, a JSON object of its arguments by name, and print the id of the job.
+    """Enqueue a call of a task, and print the id of the job.
 
-    Without --app, what is given is stored as it is, and nothing is checked until a worker runs it.
+    TASK is the task's name, ARGS a JSON object of its arguments by name. Without --app, what is given is stored as it is, and
+    nothing is checked until a worker runs it.
     """
     if delay is not None and at is not None:
         raise click.UsageError("--delay and --at cannot both be given.")
     options: JobOptions = {
         "queue": queue,
         "priority": priority,
-        "delay": delay,
+        "delay": float(delay) if delay is not None and delay.isdecimal() else delay,
         "at": at,
         "tags": tags or None,
         "key": key,
     }
     if unique is not None:
         options["unique"] = unique
-    with open_app(dsn, schema) if app_path is None else find_app(app_path, dsn, schema) as app:
-        new = _unchecked(task, args, options) if app_path is None else _checked(app.tasks.find(task), args, options)
-        if dry_run:
-            say(f"would enqueue {new.task} on queue {new.queue} with {new.args}")
-            return
-        job = app.enqueue_sync(new)
-    click.echo(job.id)
+    with open_app(dsn, schema, app_path) as app:
+        new = (
+            _unchecked(task, args, unique, options)
+            if app_path is None
+            else _checked(app.tasks.find(task), args, options)
+        )
+        job = _rehearsed(app, new) if dry_run else app.enqueue_sync(new)
     if job.existing:
-        say(f"job {job.id}, which is {job.state}, has this unique key: nothing was added")
+        added = "nothing would be added" if dry_run else "nothing was added"
+        say(f"job {job.id}, which is {job.state}, has this unique key: {added}")
+    elif dry_run:
+        say(f"would enqueue {new.task} on queue {new.queue} with {json_text(masked(read_json(new.args), new.redact))}")
+    if not dry_run:
+        click.echo(job.id)
+    if app_path is None:
+        # on stderr, and no error: a task that only another program knows is enqueued this way
+        say(_UNCHECKED + ("" if dry_run else f" Whether a worker takes it: rota jobs explain {job.id}"))
+
+
+_UNCHECKED = "The call was not checked, and no options of its task count: name the app with --app for that."
+
+
+def _rehearsed(app: Rota, new: NewJob) -> Job[Any]:
+    """What enqueueing would return or raise, without its effect."""
+    with app.database.transaction_sync() as connection, connection.transaction(force_rollback=True):
+        return app.enqueue_sync(new, on=connection)
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -279,13 +330,13 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _checked(task: Task[..., Any], args: dict[str, Any], options: JobOptions) -> NewJob:
-    positional, named = task.signature.decode(args)
+    positional, named = task.signature.read(args)
     return task.using(**options).bind(*positional, **named)
 
 
-def _unchecked(task: str, args: dict[str, Any], options: JobOptions) -> NewJob:
+def _unchecked(task: str, args: dict[str, Any], unique: str | None, options: JobOptions) -> NewJob:
     """The same as `select rota.enqueue(...)`."""
-    queue, key, unique = options["queue"], options["key"], options.get("unique")
+    queue, key = options["queue"], options["key"]
     delay, at = options["delay"], options["at"]
     return NewJob(
         task=check_name("a task name", task, 500),
@@ -296,5 +347,5 @@ def _unchecked(task: str, args: dict[str, Any], options: JobOptions) -> NewJob:
         at=None if at is None else check_at(at),
         tags=check_tags(options["tags"] or ()),
         key=None if key is None else check_name("key", key, 500),
-        unique=None if unique is None else NewUnique(str(unique), ("queued", "blocked", "running"), None, "return"),
+        unique=None if unique is None else Unique(by=unique).under(unique),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +13,26 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["as_json", "print_json", "print_table", "say", "short_time"]
+__all__ = [
+    "as_json",
+    "json_option",
+    "json_text",
+    "print_fields",
+    "print_json",
+    "print_table",
+    "say",
+    "say_more",
+    "short_time",
+]
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
+
+
+def say_more(page: Sequence[Any], limit: int) -> None:
+    """Tell of a page that is full how to get the next one."""
+    if len(page) == limit:
+        say(f"there may be more: --after {page[-1].id}")
 
 
 def say(text: str) -> None:
@@ -40,6 +59,18 @@ def as_json(value: Any) -> Any:
 
 def print_json(value: Any) -> None:
     click.echo(json.dumps(as_json(value), indent=2, ensure_ascii=False))
+
+
+def json_text(value: Any) -> str | None:
+    """A payload on one line, as it would be typed again; None for none."""
+    return None if value is None else json.dumps(as_json(value), ensure_ascii=False)
+
+
+def print_fields(shown: Mapping[str, Any]) -> None:
+    """What there is, one line each."""
+    for name, value in shown.items():
+        if value not in (None, ""):
+            click.echo(f"{name:10} {value}")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], empty: str) -> None:

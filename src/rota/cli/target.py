@@ -16,7 +16,7 @@ import click
 from rota.app import Rota
 from rota.errors import AppNotFound
 
-__all__ = ["database_options", "find_app", "open_app"]
+__all__ = ["app_option", "database_options", "find_app", "open_app", "reading_app_option"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,9 +43,17 @@ def _use_data(ctx: click.Context, option: click.Parameter, folder: Path | None) 
         os.environ["ROTA_POSTGRES_DATA"] = str(folder.absolute())  # also for the processes this command starts
 
 
-def open_app(dsn: str | None, schema: str | None) -> Rota:
-    """An app without tasks, for commands that only need the database."""
-    return Rota(dsn, schema=schema)
+def app_option(text: str) -> Callable[[F], F]:
+    """`--app`, for commands that can do without one."""
+    return click.option("--app", "app_path", metavar="APP", help=text)
+
+
+reading_app_option = app_option("Show payloads as this app reads them: by its codec, without what its tasks redact.")
+
+
+def open_app(dsn: str | None, schema: str | None, path: str | None = None) -> Rota:
+    """The app at the path; without one an app without tasks, for commands that only need the database."""
+    return Rota(dsn, schema=schema) if path is None else find_app(path, dsn, schema)
 
 
 def find_app(path: str, dsn: str | None = None, schema: str | None = None) -> Rota:

@@ -15,7 +15,7 @@ __all__ = ["worker"]
 @click.argument("app")
 @click.option("--queues", help="Comma-separated queues to take jobs from. [default: all]")
 @click.option("--concurrency", type=click.IntRange(min=1), help="Bodies at once. [default: 20]")
-@click.option("--drain", is_flag=True, help="Exit when there is nothing left to do.")
+@click.option("--drain", is_flag=True, help="Exit when nothing is due any more; what is due later stays queued.")
 @click.option(
     "--grace",
     type=click.FloatRange(min=0),

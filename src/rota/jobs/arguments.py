@@ -11,7 +11,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from inspect import Parameter
 from typing import Any
 
@@ -34,6 +34,8 @@ POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
+HIDDEN = "redacted (its value is not shown)"
+
 LIMIT = 1_048_576  # bytes: what is larger is better kept elsewhere, with its key as the argument
 
 
@@ -42,14 +44,22 @@ class Signature:
 
     Parameters in `skip` are neither accepted from the caller nor stored. Raises ConfigurationError, naming them all,
     where parameters have annotations that cannot be resolved or converted. A return annotation of that sort is as none.
+    No message shows the value of a parameter in `redact`, or any part of it.
     """
 
     def __init__(
-        self, function: Callable[..., Any], task: str, *, skip: frozenset[str] = frozenset(), limit: int = LIMIT
+        self,
+        function: Callable[..., Any],
+        task: str,
+        *,
+        skip: frozenset[str] = frozenset(),
+        redact: Collection[str] = (),
+        limit: int = LIMIT,
     ) -> None:
         self._task = task
         self._limit = limit
         self._skip = skip
+        self._redact = redact
         declared = declaration(function, task)
         refuse_unreachable(declared, task, skip)
         parameters = [each for each in declared.parameters.values() if each.name not in skip]
@@ -87,19 +97,21 @@ class Signature:
                 for name, encode, value in self._left_over(args, kwargs):
                     payload[name] = encode(value, room)
         except Mismatch as mismatch:
+            problem, cause = self._told(name, mismatch)
             raise InvalidArguments(
-                f"Task {self._task!r} was not enqueued: argument {path(name, mismatch)} {mismatch.problem}. "
+                f"Task {self._task!r} was not enqueued: argument {problem}. "
                 f"{mismatch.advice or f'The call is {self._task}{self._call}.'}"
-            ) from mismatch.__cause__
+            ) from cause
         except TooLarge as too_large:
             raise self._too_large(f"arguments, with {name!r},", "at least ", self._limit + too_large.excess) from None
         except InvalidArguments:
             raise
         except Exception as error:  # raised by the value itself: a property, an iterator, a time zone
+            secret = name in self._redact
             raise InvalidArguments(
-                f"Task {self._task!r} was not enqueued: argument {name} is {shown(value)}, and reading it failed with "
-                f"{brief(error)}. Pass a value that can be read to its end."
-            ) from error
+                f"Task {self._task!r} was not enqueued: argument {name} is {HIDDEN if secret else shown(value)}, and reading it "
+                f"failed with {type(error).__name__ if secret else brief(error)}. Pass a value that can be read to its end."
+            ) from (None if secret else error)
         if not self._required <= payload.keys():
             missing = ", ".join(each for each in self._call.parameters if each in self._required - payload.keys())
             raise self._not_a_call(f"{missing} is missing")
@@ -124,6 +136,18 @@ class Signature:
 
     def decode(self, payload: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and keyword arguments to call the function with. Raises InvalidArguments."""
+        return self._decoded(payload, self._not_its_payload)
+
+    def read(self, given: Mapping[str, Any], refused: str = "") -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same for arguments that someone wrote as JSON just now: what is wrong with them is theirs to mend.
+
+        `refused` says what does not happen then, if that is not an enqueue.
+        """
+        return self._decoded(given, lambda problem: self._not_a_call(problem, refused))
+
+    def _decoded(
+        self, payload: Mapping[str, Any], refused: Callable[[str], InvalidArguments]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         values: dict[str, Any] = {}
         name = ""
         try:
@@ -133,15 +157,18 @@ class Signature:
                     raise Mismatch("", problem="is not a parameter")
                 values[name] = decode(value)
         except Mismatch as mismatch:
-            raise self._not_its_payload(f"{path(name, mismatch)} {mismatch.problem}") from mismatch.__cause__
+            problem, cause = self._told(name, mismatch)
+            raise refused(problem) from cause
         except Exception as error:
-            raise self._not_its_payload(f"reading {name or shown(payload)} failed with {brief(error)}") from error
+            if name in self._redact or (self._redact and not name):
+                raise refused(f"reading {name or 'them'} failed with {type(error).__name__}") from None
+            raise refused(f"reading {name or shown(payload)} failed with {brief(error)}") from error
         if not self._required <= values.keys():
             missing = ", ".join(each for each in self._call.parameters if each in self._required - values.keys())
-            raise self._not_its_payload(f"{missing} is missing")
+            raise refused(f"{missing} is missing")
         if self._by_keyword_alone:
             return (), values
-        return self._spread(values)
+        return self._spread(values, refused)
 
     def encode_result(self, value: Any) -> str | None:
         """What the task returned as JSON text, and None for None, whatever the annotation says.
@@ -214,12 +241,24 @@ class Signature:
             if variadic is not None and (values or variadic in self._unpacks):
                 yield variadic, self._variadic[variadic], values
 
-    def _spread(self, values: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _told(self, name: str, mismatch: Mismatch) -> tuple[str, BaseException | None]:
+        """What is wrong with an argument, as a clause, and what raised it; of one that is redacted, no more than may be known."""
+        if name not in self._redact:
+            return f"{path(name, mismatch)} {mismatch.problem}", mismatch.__cause__
+        # neither the way into it, which leads over keys, nor what raised it, which quotes it
+        return (
+            f"{name} is {HIDDEN}, {f'expected {mismatch.expected}' if mismatch.expected else 'and does not fit'}",
+            None,
+        )
+
+    def _spread(
+        self, values: dict[str, Any], refused: Callable[[str], InvalidArguments]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Values by name as a call, where some can only be passed by position or belong to `**kwargs`."""
         rest = values.pop(self._rest, ()) if self._rest else ()
         extra = values.pop(self._extra, {}) if self._extra else {}
         if not extra.keys().isdisjoint(self._by_keyword.keys() | self._skip):
-            raise self._not_its_payload(f"{self._extra} has the name of another parameter")
+            raise refused(f"{self._extra} has the name of another parameter")
         # what precedes *rest goes by position too, and so do the defaults between what was given
         ahead = [each for each in self._positional if rest or each.kind is Parameter.POSITIONAL_ONLY]
         while ahead and not rest and ahead[-1].name not in values:
@@ -240,10 +279,9 @@ class Signature:
             f"{self._limit:,}. Store the data elsewhere and pass or return its key."
         )
 
-    def _not_a_call(self, problem: str) -> InvalidArguments:
-        return InvalidArguments(
-            f"Task {self._task!r} was not enqueued: {problem}. The call is {self._task}{self._call}."
-        )
+    def _not_a_call(self, problem: str, refused: str = "") -> InvalidArguments:
+        lead = refused or f"Task {self._task!r} was not enqueued"
+        return InvalidArguments(f"{lead}: {problem}. The call is {self._task}{self._call}.")
 
     def _not_its_payload(self, problem: str) -> InvalidArguments:
         return InvalidArguments(

@@ -28,11 +28,12 @@ from typing import Any, Protocol, cast
 
 from rota.errors import ConfigurationError
 from rota.jobs.codec import Codec
-from rota.jobs.definition import Package, Task
+from rota.jobs.definition import Task
 from rota.jobs.errand import Errand, line, written, written_failure
-from rota.jobs.execute import call_of, counted, outcome_of, success_of
+from rota.jobs.execute import call_of, counted, outcome_of, secrets_of, success_of
 from rota.jobs.failure import describe
 from rota.jobs.outcome import AlreadySettled
+from rota.jobs.package import Package
 from rota.jobs.places import load
 from rota.jobs.running import Desk, Held, RunningJob, running
 from rota.postgres.pool import Database
@@ -173,7 +174,7 @@ class _Child:
             if self._ending:
                 raise _Ended from error
             if attempt.settled:
-                raised = {"raised": written_failure(describe(error))}
+                raised = {"raised": written_failure(describe(error, secrets_of(task, job, desk.codec)))}
                 return written(AlreadySettled(job, attempt.seconds)) | raised
             return written(outcome_of(task, job, counted(task.name, error), attempt.seconds, desk.codec))
 

@@ -2,28 +2,81 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import inspect
+import json
+import re
+from typing import Any, Protocol, cast
 
-from rota.errors import InvalidArguments
-from rota.jobs.conversion.plain import dumps, read_json
+from rota.errors import ConfigurationError, InvalidArguments
+from rota.jobs.conversion.plain import brief, dumps, read_json
 
-__all__ = ["Codec", "decoded", "encoded", "readable"]
+__all__ = ["Codec", "check_codec", "decoded", "encoded", "readable"]
 
 # An object, as arguments are; no parameter has such a name.
 _MARK = "rota:coded"
 
+_SAMPLE = '{"text":"a, ä and \\"b\\"","number":7}'
+
+_FORBIDDEN = re.compile("[\0\ud800-\udfff]")
+
 
 class Codec(Protocol):
-    """Two functions that undo each other, from text to text. Called in the thread that enqueues, or runs the body."""
+    """Two functions that undo each other, from text to text. Called in the thread that enqueues, or runs the body.
+
+    Both are tried with a small text when the app is made.
+    """
 
     def encode(self, text: str) -> str: ...
 
     def decode(self, text: str) -> str: ...
 
 
-def encoded(codec: Codec | None, text: str) -> str:
-    """JSON text as it is stored. What the codec raises is raised: nothing was stored."""
-    return text if codec is None else dumps({_MARK: codec.encode(text)})
+def check_codec(codec: Any) -> Codec | None:
+    """The codec, if it does what one must: what it cannot undo now, no worker could read later. Raises ConfigurationError."""
+    if codec is None:
+        return None
+    for verb in ("encode", "decode"):
+        function = getattr(codec, verb, None)
+        if not callable(function):
+            raise ConfigurationError(f"codec cannot be {codec!r}: it has no {verb}(text). {_CONTRACT}")
+        if inspect.iscoroutinefunction(function):
+            raise ConfigurationError(f"codec cannot be {codec!r}: its {verb} is async. {_CONTRACT}")
+    name = _name(codec)
+    try:
+        coded = codec.encode(_SAMPLE)
+        back = codec.decode(coded)
+    except Exception as error:
+        raise ConfigurationError(
+            f"The codec {name} cannot be used: trying it with a small text failed with {brief(error)}. {_CONTRACT}"
+        ) from error
+    if problem := _unstorable(coded):
+        raise ConfigurationError(f"The codec {name} cannot be used: its encode returned {problem}. {_CONTRACT}")
+    if back != _SAMPLE:
+        raise ConfigurationError(f"The codec {name} cannot be used: its decode does not undo its encode. {_CONTRACT}")
+    return cast(Codec, codec)
+
+
+_CONTRACT = "A codec is an object with encode(text) and decode(text), which return text and undo each other."
+
+
+def encoded(codec: Codec | None, text: str, refused: str, *, secret: bool = False) -> str:
+    """JSON text as it is stored.
+
+    Raises InvalidArguments when the codec fails. `refused` says what did not happen then; the codec's own words may quote the
+    text, and are left out where that is `secret`.
+    """
+    if codec is None:
+        return text
+    try:
+        coded = codec.encode(text)
+    except Exception as error:
+        said = type(error).__name__ if secret else brief(error)
+        raise InvalidArguments(
+            f"{refused}: the codec {_name(codec)} could not encode it ({said}). Nothing was stored."
+        ) from (None if secret else error)
+    if problem := _unstorable(coded):
+        raise InvalidArguments(f"{refused}: the codec {_name(codec)} returned {problem}. Nothing was stored.")
+    return dumps({_MARK: coded})
 
 
 def readable(codec: Codec | None, value: Any) -> Any:
@@ -31,23 +84,57 @@ def readable(codec: Codec | None, value: Any) -> Any:
     if codec is None or not isinstance(value, dict) or _MARK not in value:
         return value
     try:
-        return read_json(decoded(codec, dumps(value)))
+        return _undone(codec, value[_MARK])
     except InvalidArguments:
         return value
 
 
-def decoded(codec: Codec | None, text: str) -> str:
-    """The JSON text that was stored, whether or not a codec was in use then. Raises InvalidArguments."""
+def decoded(codec: Codec | None, text: str) -> Any:
+    """What was stored, whether or not a codec was in use then. Raises InvalidArguments."""
     if not text.startswith(f'{{"{_MARK}"'):
-        return text
+        return read_json(text)
     if codec is None:
         raise InvalidArguments(
             "This payload was stored by a codec, and this app has none: give it the same one with Rota(codec=...)."
         )
+    return _undone(codec, read_json(text)[_MARK])
+
+
+def _undone(codec: Codec, coded: Any) -> Any:
     try:
-        return codec.decode(read_json(text)[_MARK])
+        text = codec.decode(coded)
     except Exception as error:
         raise InvalidArguments(
-            f"The codec {type(codec).__name__} could not read a stored payload ({type(error).__name__}: {error}). Was it stored "
-            "by another codec, or under another key?"
+            f"The codec {_name(codec)} could not read a stored payload ({brief(error)}). Was it stored by another codec, or "
+            "under another key?"
         ) from error
+    try:
+        return json.loads(text)
+    except Exception:  # nor is what it says shown: it may be half of a secret
+        raise InvalidArguments(
+            f"The codec {_name(codec)} made of a stored payload what is no JSON text but {_kind(text)}. Was it stored by another "
+            "codec, or under another key?"
+        ) from None
+
+
+def _unstorable(coded: Any) -> str | None:
+    """What is wrong with a codec's text, as PostgreSQL sees it."""
+    if not isinstance(coded, str):
+        return f"{_kind(coded)}, and text is what can be stored"
+    if _FORBIDDEN.search(coded):
+        return "text with NUL or a lone surrogate, which PostgreSQL cannot hold: write bytes as base64, for example"
+    return None
+
+
+def _kind(value: Any) -> str:
+    return (
+        "other text"
+        if isinstance(value, str)
+        else "None"
+        if value is None
+        else f"something of type {type(value).__name__}"
+    )
+
+
+def _name(codec: Any) -> str:
+    return codec.__name__ if isinstance(codec, type) else type(codec).__name__

@@ -21,6 +21,7 @@ from rota.jobs.letters import (
     LetterFilters,
     acknowledge_batch,
     acknowledge_letter,
+    count_free_letters,
     count_letters,
     found_letter,
     get_letter,
@@ -53,10 +54,10 @@ class Dead:
 
     async def get(self, id: JobId) -> Letter:
         """The letter, resolved or not. Raises JobNotFound."""
-        return found_letter(id, await self._database.run(get_letter(id, self._codec)))
+        return found_letter(id, await self._database.run(get_letter(id, self._app)))
 
     def get_sync(self, id: JobId) -> Letter:
-        return found_letter(id, self._database.run_sync(get_letter(id, self._codec)))
+        return found_letter(id, self._database.run_sync(get_letter(id, self._app)))
 
     async def list(
         self,
@@ -70,7 +71,7 @@ class Dead:
 
         `after` is the last id of the page before.
         """
-        query = list_letters(read_filters(filters), resolved=resolved, limit=limit, after=after, codec=self._codec)
+        query = list_letters(read_filters(filters), resolved=resolved, limit=limit, after=after, app=self._app)
         return await self._database.run(query)
 
     def list_sync(
@@ -81,27 +82,32 @@ class Dead:
         after: JobId | None = None,
         **filters: Unpack[LetterFilters],
     ) -> Page[Letter]:
-        query = list_letters(read_filters(filters), resolved=resolved, limit=limit, after=after, codec=self._codec)
+        query = list_letters(read_filters(filters), resolved=resolved, limit=limit, after=after, app=self._app)
         return self._database.run_sync(query)
 
-    async def retry(self, id: JobId, args: Mapping[str, Any] | None = None, *, by: str | None = None) -> Job[Any]:
+    async def retry(
+        self, id: JobId, args: Mapping[str, Any] | None = None, *, by: str | None = None, dry_run: bool = False
+    ) -> Job[Any]:
         """Make a new job of the letter and return it; it starts with all its attempts. Letter and job name each other.
 
         `args` replaces those arguments, with values as they are stored, plain JSON; the others stay, and the checkpoint does
         not. Arguments that do not fit the task are refused with InvalidArguments. Raises NotPossible when the letter is
-        resolved already, or a live job has its unique key; JobNotFound. The letter then stays as it is.
+        resolved already, or a live job has its unique key; JobNotFound. The letter then stays as it is. With `dry_run` nothing
+        is changed, and what is returned or raised is what would be.
         """
-        return await self._database.run_steps(self._retrying(id, args, by))
+        return await self._database.run_steps(self._retrying(id, args, by), dry_run=dry_run)
 
-    def retry_sync(self, id: JobId, args: Mapping[str, Any] | None = None, *, by: str | None = None) -> Job[Any]:
-        return self._database.run_steps_sync(self._retrying(id, args, by))
+    def retry_sync(
+        self, id: JobId, args: Mapping[str, Any] | None = None, *, by: str | None = None, dry_run: bool = False
+    ) -> Job[Any]:
+        return self._database.run_steps_sync(self._retrying(id, args, by), dry_run=dry_run)
 
-    async def acknowledge(self, id: JobId, note: str = "", *, by: str | None = None) -> Letter:
+    async def acknowledge(self, id: JobId, note: str = "", *, by: str | None = None, dry_run: bool = False) -> Letter:
         """Resolve the letter without another try, and return it. Raises NotPossible if it is resolved, JobNotFound."""
-        return await self._database.run_steps(acknowledge_letter(id, actor(by), note))
+        return await self._database.run_steps(acknowledge_letter(id, actor(by), note, self._app), dry_run=dry_run)
 
-    def acknowledge_sync(self, id: JobId, note: str = "", *, by: str | None = None) -> Letter:
-        return self._database.run_steps_sync(acknowledge_letter(id, actor(by), note))
+    def acknowledge_sync(self, id: JobId, note: str = "", *, by: str | None = None, dry_run: bool = False) -> Letter:
+        return self._database.run_steps_sync(acknowledge_letter(id, actor(by), note, self._app), dry_run=dry_run)
 
     async def retry_many(
         self, *, by: str | None = None, dry_run: bool = False, **filters: Unpack[LetterFilters]
@@ -109,11 +115,11 @@ class Dead:
         """Make new jobs of all open letters that fit, the oldest first, and return how many; without filters, of all.
 
         A thousand per transaction: what fails midway has done those before. A letter whose unique key a live job has stays
-        open. With `dry_run` nothing is changed, and the number of letters that fit is returned.
+        open. With `dry_run` nothing is changed, and the number of letters that would be retried is returned.
         """
         chosen = read_filters(filters)
         if dry_run:
-            return await self._database.run(count_letters(chosen))
+            return await self._database.run(count_free_letters(chosen))
         batch, channel, who = Batch(), wake_channel(self._database.schema), actor(by)
         while not batch.finished:
             batch = await self._database.run_steps(retry_batch(chosen, batch, channel, who))
@@ -122,7 +128,7 @@ class Dead:
     def retry_many_sync(self, *, by: str | None = None, dry_run: bool = False, **filters: Unpack[LetterFilters]) -> int:
         chosen = read_filters(filters)
         if dry_run:
-            return self._database.run_sync(count_letters(chosen))
+            return self._database.run_sync(count_free_letters(chosen))
         batch, channel, who = Batch(), wake_channel(self._database.schema), actor(by)
         while not batch.finished:
             batch = self._database.run_steps_sync(retry_batch(chosen, batch, channel, who))
@@ -163,22 +169,24 @@ class Dead:
         """The letter's arguments with these in place of its own, as they are stored. Raises InvalidArguments."""
         if not args:
             return None
-        refused = f"Letter {letter.id} was not retried, and stays:"
-        try:
-            text = dumps(ANYTHING.encode({**read_json(decoded(self._codec, letter._stored)), **args}, Room(LIMIT)))
-        except Mismatch as mismatch:
-            raise InvalidArguments(
-                f"{refused} {path('args', mismatch)} {mismatch.problem}. Give values as they are stored: plain JSON."
-            ) from None
-        except TooLarge:
-            raise PayloadTooLarge(f"{refused} with these arguments it would be larger than {LIMIT:,} bytes.") from None
+        refused = f"Letter {letter.id} was not retried, and stays"
         task = self._tasks.get(letter.task)
+        secret = task is not None and bool(task.options.redact)
+        try:
+            text = dumps(ANYTHING.encode({**decoded(self._codec, letter._stored), **args}, Room(LIMIT)))
+        except Mismatch as mismatch:
+            problem = "one of args is no plain JSON" if secret else f"{path('args', mismatch)} {mismatch.problem}"
+            raise InvalidArguments(f"{refused}: {problem}. Give values as they are stored: plain JSON.") from None
+        except TooLarge:
+            raise PayloadTooLarge(f"{refused}: with these arguments it would be larger than {LIMIT:,} bytes.") from None
         # arguments of a version that is newer than the task here are for others to judge
         if task is not None and letter.version <= task.version:
             try:
-                task.signature.decode(task.upgraded(read_json(text), letter.version))
-            except InvalidArguments as error:
-                raise InvalidArguments(f"{refused} {error}") from error
+                upgraded = task.upgraded(read_json(text), letter.version)
             except Exception as error:  # the user's upgrade function
-                raise InvalidArguments(f"{refused} upgrading the arguments failed with {brief(error)}.") from error
-        return encoded(self._codec, text)
+                said = type(error).__name__ if secret else brief(error)
+                raise InvalidArguments(
+                    f"{refused}: upgrading the arguments from version {letter.version} failed with {said}."
+                ) from (None if secret else error)
+            task.signature.read(upgraded, refused)
+        return encoded(self._codec, text, refused, secret=secret)

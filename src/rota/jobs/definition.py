@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Generic, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
-from rota.clock import Duration, seconds
-from rota.errors import ConfigurationError, UnknownTask
+from rota.clock import Duration
+from rota.errors import ConfigurationError
 from rota.jobs.arguments import Signature
-from rota.jobs.conversion.plain import dumps
-from rota.jobs.enqueue import check_at, check_delay, check_name, check_priority, check_redact, check_tags
+from rota.jobs.enqueue import check_at, check_delay, check_name, check_priority, check_tags
 from rota.jobs.job import Job, NewJob
-from rota.jobs.places import check_process_task
+from rota.jobs.redact import forms, texts_in
 from rota.jobs.retry import Retry
 from rota.jobs.unique import Unique, read_unique
 from rota.postgres.foreign import foreign
 
-__all__ = ["AsyncTask", "BoundTask", "JobOptions", "Package", "SyncTask", "Task", "TaskOptions"]
-
-# Shorter texts show up by chance: blotting them out would only make an error unreadable.
-_SHORTEST_SECRET = 4
+__all__ = ["AsyncTask", "BoundTask", "Home", "JobOptions", "SyncTask", "Task", "TaskOptions"]
 
 P = ParamSpec("P")
-R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 Upgrade = Callable[[dict[str, Any], int], Mapping[str, Any]]
@@ -78,7 +74,7 @@ class Task(Generic[P, R_co]):
         self.version = options.version
         self._upgrade: Upgrade | None = None
         self.is_async = inspect.iscoroutinefunction(function)
-        self.signature = Signature(function, name)
+        self.signature = Signature(function, name, redact=options.redact)
         self._home: Home | None = None
         functools.update_wrapper(self, function)  # type: ignore[arg-type]
 
@@ -118,11 +114,18 @@ class Task(Generic[P, R_co]):
         """Stored arguments as this version takes them. What the registered function raises fails that one job."""
         return payload if version == self.version or self._upgrade is None else self._upgrade(payload, version)
 
-    def secrets_in(self, payload: Any) -> list[str]:
-        """The texts of redacted arguments, to be blotted out where they show up."""
-        values = [payload.get(name) for name in self.options.redact] if isinstance(payload, dict) else []
-        texts = [value if isinstance(value, str) else dumps(value) for value in values if value is not None]
-        return [text for text in texts if len(text) >= _SHORTEST_SECRET]
+    def secrets_in(self, payload: Any, version: int) -> list[str]:
+        """The texts of redacted arguments, to be blotted out where they show up: as they are stored, and as the body has them."""
+        if not self.options.redact or not isinstance(payload, dict):
+            return []
+        # one that this version does not know may have been redacted under that name
+        hidden = {name for name in payload if name in self.options.redact or name not in self.signature.names}
+        found = list(texts_in([payload[name] for name in hidden]))
+        with contextlib.suppress(Exception):  # arguments that do not fit are what the error is about
+            args, kwargs = self.signature.decode(self.upgraded(payload, version))
+            values = self.signature.values(args, kwargs)
+            found += texts_in([values[name] for name in self.options.redact])
+        return forms(found)
 
     @functools.cached_property
     def _next(self) -> BoundTask[P, R_co]:
@@ -229,208 +232,3 @@ class BoundTask(Generic[P, R_co]):
         """The same in the transaction of a connection of yours; see Task.on."""
         foreign(connection)  # refuses what is none
         return replace(self, connection=connection)
-
-
-class Decorator(Protocol):
-    """What `@app.task(...)` returns: keeps the function's signature and result type."""
-
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
-
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
-
-
-class Package(Mapping[str, Task[..., Any]]):
-    """A registry of tasks. An app has one; a library makes its own and lets an app take it in, without importing it."""
-
-    def __init__(self, name: str = "") -> None:
-        """Tasks of a named package are called `name.function`."""
-        self.name = check_name("a package name", name, 200) if name else ""
-        self._tasks: dict[str, Task[..., Any]] = {}
-        self._home: Home | None = None
-        self._joined: Package | None = None
-
-    @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
-
-    @overload
-    def task(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
-
-    @overload
-    def task(
-        self,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        retry: Retry | int | None = ...,
-        timeout: Duration | None = None,
-        version: int = 1,
-        unique: Unique | str | bool | None = None,
-        executor: Literal["process"] | None = None,
-        redact: list[str] | tuple[str, ...] = (),
-        retention: str | None = None,
-    ) -> Decorator: ...
-
-    def task(  # type: ignore[misc]  # the overloads say which combinations there are
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        retry: Retry | int | None = Retry(),  # noqa: B008 - frozen, and shown as the default it is
-        timeout: Duration | None = None,
-        version: int = 1,
-        unique: Unique | str | bool | None = None,
-        executor: Literal["process"] | None = None,
-        redact: list[str] | tuple[str, ...] = (),
-        retention: str | None = None,
-        **unknown: Any,
-    ) -> Any:
-        """Register a function, async or not, as a task; use it bare or with options.
-
-        `name` is what the row carries (the function's qualified name without it); keep it when you move the function. `retry`
-        is a Retry, a number of attempts, or None for one attempt. `timeout` bounds one attempt. `version` grows when the
-        arguments change: workers leave jobs of a version above theirs to newer ones. `unique` says which jobs exist only once.
-        `executor="process"` runs the body in a process of its own. Arguments named in `redact` are not shown to people.
-        `retention` is the class by whose rules the settled job is kept.
-        """
-        if unknown:
-            raise ConfigurationError(
-                f"@task does not know {', '.join(sorted(unknown))}: its options are name, queue, priority, retry, timeout, version, "
-                "unique, executor, redact and retention."
-            )
-        options = TaskOptions(
-            queue=check_name("queue", queue, 200),
-            priority=check_priority(priority),
-            retry=_retry(retry),
-            timeout=None if timeout is None else _positive(seconds(timeout, "timeout")),
-            version=_version(version),
-            unique=read_unique(unique),
-            executor=_executor(executor),
-            redact=check_redact(redact),
-            retention=None if retention is None else check_name("retention", retention, 40),
-        )
-
-        def register(function: Callable[..., Any]) -> Task[..., Any]:
-            if not callable(function) or isinstance(function, type | Task):
-                raise ConfigurationError(f"{function!r} cannot be a task: a task is a function, async or not.")
-            kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
-            task: Task[..., Any] = kind(function, self._named(function, name), options)
-            _check_names(task)
-            if options.executor == "process" and (why := check_process_task(function)):
-                raise ConfigurationError(f"Task {task.name!r} cannot run in a process of its own: it {why}.")
-            return self.add(task)
-
-        return register if function is None else register(function)
-
-    def add(self, task: Task[..., Any]) -> Task[..., Any]:
-        """Take in a task; two of one name cannot be told apart by their rows, so the second is refused."""
-        known = self._tasks.get(task.name)
-        if known is not None and known is not task and not _same_source(known.function, task.function):
-            raise ConfigurationError(
-                f"Two tasks are called {task.name!r}: {_where(known.function)} and {_where(task.function)}. "
-                "Give one of them another name with @task(name=...)."
-            )
-        self._tasks[task.name] = task
-        if self._home is not None:
-            task.settle_in(self._home)
-        if self._joined is not None:
-            self._joined.add(task)
-        return task
-
-    def settle_in(self, home: Home) -> None:
-        """Be an app's own registry from now on."""
-        self._home = home
-        for task in self._tasks.values():
-            task.settle_in(home)
-
-    def join(self, registry: Package) -> None:
-        """Belong to an app's registry from now on, with all tasks there are and will be."""
-        if self._joined is not None and self._joined is not registry:
-            raise ConfigurationError(
-                f"Package {self.name!r} belongs to another app already; it can be taken in by one only."
-            )
-        self._joined = registry
-        for task in self._tasks.values():
-            registry.add(task)
-
-    def find(self, name: str) -> Task[..., Any]:
-        try:
-            return self._tasks[name]
-        except KeyError:
-            known = ", ".join(sorted(self._tasks)) or "none"
-            raise UnknownTask(
-                f"This process has no task called {name!r}. It knows: {known}. Is its module imported?"
-            ) from None
-
-    def _named(self, function: Callable[..., Any], name: str | None) -> str:
-        given = (
-            name
-            if name is not None
-            else getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
-        )
-        return check_name("a task name", f"{self.name}.{given}" if self.name else given, 500)
-
-    def __getitem__(self, name: str) -> Task[..., Any]:
-        return self._tasks[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tasks)
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-
-def _retry(retry: Retry | int | None) -> Retry:
-    if retry is None:
-        return Retry(attempts=1)
-    if isinstance(retry, Retry):
-        return retry
-    return Retry(attempts=retry)
-
-
-def _version(version: Any) -> int:
-    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= 32767:
-        raise ConfigurationError(f"version cannot be {version!r}: it is a whole number from 1 to 32767.")
-    return version
-
-
-def _executor(executor: Any) -> str | None:
-    if executor not in (None, "process"):
-        raise ConfigurationError(
-            f"executor cannot be {executor!r}: it is 'process', or None for the event loop (async) or a thread (sync)."
-        )
-    return executor  # type: ignore[no-any-return]
-
-
-def _check_names(task: Task[..., Any]) -> None:
-    """What the options say of parameters must speak of parameters there are."""
-    if unknown := set(task.options.redact) - set(task.signature.names):
-        raise ConfigurationError(
-            f"Task {task.name!r} cannot redact {', '.join(sorted(unknown))}: it has no such parameter, only "
-            f"{', '.join(task.signature.names) or 'none at all'}."
-        )
-    if task.options.unique is not None:
-        task.options.unique.check(task.signature)
-
-
-def _positive(timeout: float) -> float:
-    if timeout <= 0:
-        raise ConfigurationError(
-            f"timeout cannot be {timeout!r}: it is a duration longer than nothing, or None for no limit."
-        )
-    return timeout
-
-
-def _same_source(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """A module imported twice (as `__main__` and by name, or reloaded) defines the same task again."""
-    return _where(one) == _where(other)
-
-
-def _where(function: Callable[..., Any]) -> str:
-    code = getattr(function, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)

@@ -13,7 +13,8 @@ from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError, InvalidArguments, JobExists
 from rota.jobs.codec import Codec, encoded
 from rota.jobs.conversion.plain import dumps, read_json
-from rota.jobs.job import Job, NewJob, Waiter, masked
+from rota.jobs.job import Job, NewJob, Waiter
+from rota.jobs.redact import masked
 from rota.postgres.arrays import numbers
 from rota.postgres.notify import wake_channel
 from rota.postgres.query import Query, Row, statement
@@ -109,7 +110,7 @@ def enqueue(new: NewJob, schema: str, app: Waiter, *, wake: bool, codec: Codec |
     """Add one job. It is there once the statement's transaction commits; `wake` also tells idle workers then."""
     params = {
         "task": new.task,
-        "args": encoded(codec, new.args),
+        "args": _stored(new, codec),
         "queue": new.queue,
         "priority": new.priority,
         "at": new.at,
@@ -163,7 +164,7 @@ def enqueue_many(
     numbered: dict[NewJob, int] = {}
     which = [numbered.setdefault(_template(n), len(numbered) + 1) for n in new]
     params = {
-        "args": "[" + ",".join([n.args if codec is None else encoded(codec, n.args) for n in new]) + "]",
+        "args": "[" + ",".join([n.args if codec is None else _stored(n, codec) for n in new]) + "]",
         "templates": numbers(which),
         "tasks": [n.task for n in numbered],
         "queues": [n.queue for n in numbered],
@@ -252,7 +253,12 @@ def _written(new: NewJob, call: UUID | None, codec: Codec | None) -> str:
             "call": None if call is None else str(call),
         }
     # the arguments are JSON already
-    return f'{{"args":{encoded(codec, new.args)},{dumps({name: value for name, value in said.items() if value is not None})[1:]}'
+    return f'{{"args":{_stored(new, codec)},{dumps({name: value for name, value in said.items() if value is not None})[1:]}'
+
+
+def _stored(new: NewJob, codec: Codec | None) -> str:
+    """The arguments as they are stored."""
+    return encoded(codec, new.args, f"Task {new.task!r} was not enqueued", secret=bool(new.redact))
 
 
 def refuse_twins(new: Sequence[NewJob]) -> None:

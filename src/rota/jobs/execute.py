@@ -18,7 +18,6 @@ from rota.errors import InvalidArguments, RotaError
 from rota.facts import Facts, JobRaisedAfterSuccess, JobStuck
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.codec import Codec, decoded, encoded
-from rota.jobs.conversion.plain import read_json
 from rota.jobs.definition import Task
 from rota.jobs.failure import describe
 from rota.jobs.outcome import (
@@ -33,11 +32,12 @@ from rota.jobs.outcome import (
     Snoozed,
     Succeeded,
 )
+from rota.jobs.redact import blotted
 from rota.jobs.running import Desk, Held, RunningJob, Stopped, running
 from rota.jobs.settle import Attempt
 from rota.service.points import reach
 
-__all__ = ["Executor", "call_of", "counted", "outcome_of", "success_of", "timed_out"]
+__all__ = ["Executor", "call_of", "counted", "outcome_of", "secrets_of", "success_of", "timed_out"]
 
 # How long a coroutine that was cancelled may take to end before it counts as stuck.
 _PATIENCE_SECONDS = 5.0
@@ -187,7 +187,8 @@ class Executor:
             return None
         if attempt.settled:
             if not isinstance(error, asyncio.CancelledError):
-                self._facts.emit(JobRaisedAfterSuccess(job.id, job.task, job.attempt, error))
+                told = describe(error, secrets_of(task, job, self._desk.codec)).error
+                self._facts.emit(JobRaisedAfterSuccess(job.id, job.task, job.attempt, told or error))
             return AlreadySettled(job, attempt.seconds)
         if attempt.told == "cancelled":
             return Cancelled(job, attempt.seconds)
@@ -198,7 +199,7 @@ class Executor:
 
 def call_of(task: Task[..., Any], job: ClaimedJob, desk: Desk) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments to call the body with. Raises InvalidArguments for a payload that is not one of this task's."""
-    payload = read_json(decoded(desk.codec, job.args))
+    payload = decoded(desk.codec, job.args)
     return task.signature.decode(task.upgraded(payload, job.version))
 
 
@@ -207,8 +208,9 @@ def success_of(task: Task[..., Any], attempt: Held, value: Any, desk: Desk) -> S
     if attempt.settled:
         return AlreadySettled(attempt.claim, attempt.seconds)
     result = task.signature.encode_result(value)
-    stored = result if result is None or desk.codec is None else encoded(desk.codec, result)
-    return Succeeded(attempt.claim, stored, attempt.seconds)
+    if result is not None and desk.codec is not None:
+        result = encoded(desk.codec, result, f"The result of task {task.name!r} was not stored")
+    return Succeeded(attempt.claim, result, attempt.seconds)
 
 
 def counted(task: str, error: BaseException) -> BaseException:
@@ -229,21 +231,22 @@ def outcome_of(
     if isinstance(error, Snooze):
         return Snoozed(job, took, error.pause)
     if isinstance(error, Discard):
-        return Cancelled(job, took, error.reason)
+        return Cancelled(job, took, blotted(error.reason, secrets_of(task, job, codec) or ()))
     try:
         pause = task.options.retry.pause(job.attempt - job.losses, error)
     except Exception as broken:  # the user's backoff function; its fault is told along with the body's
         broken.__cause__ = error
         error, pause = broken, None
-    failure = describe(error, _secrets(task, job, codec))
+    failure = describe(error, secrets_of(task, job, codec))
     return Buried(job, failure, took) if pause is None else Retried(job, failure, took, pause)
 
 
-def _secrets(task: Task[..., Any], job: ClaimedJob, codec: Codec | None) -> list[str]:
+def secrets_of(task: Task[..., Any], job: ClaimedJob, codec: Codec | None) -> list[str] | None:
+    """What must not show up in what is told of the job; None for a task that redacts nothing."""
     if not task.options.redact:
-        return []
+        return None
     try:
-        return task.secrets_in(read_json(decoded(codec, job.args)))
+        return task.secrets_in(decoded(codec, job.args), job.version)
     except InvalidArguments:  # a payload that cannot be read is what the error is about
         return []
 

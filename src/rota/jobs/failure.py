@@ -11,6 +11,7 @@ from types import TracebackType
 
 from rota.errors import RotaError
 from rota.jobs.outcome import MESSAGE_LIMIT, TRACE_LIMIT, Failure
+from rota.jobs.redact import blotted
 
 __all__ = ["StandIn", "describe"]
 
@@ -23,8 +24,8 @@ _OUR_FILES = (
 )
 
 
-def describe(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
-    """The error in text that PostgreSQL can hold; these texts are blotted out in it."""
+def describe(error: BaseException, secrets: Sequence[str] | None = None) -> Failure:
+    """The error in text that PostgreSQL can hold; these texts are blotted out in it. None: there is nothing to hide."""
     kind = type(error)
     name = (
         kind.__qualname__
@@ -34,11 +35,11 @@ def describe(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
     trace = "".join(traceback.format_exception(kind, error, _own_frames(error.__traceback__), chain=True))
     stored = (
         _storable(name, 500),
-        _storable(_blotted(_text(error), secrets), MESSAGE_LIMIT),
-        _storable(_blotted(trace, secrets)[-TRACE_LIMIT:], TRACE_LIMIT),
+        _storable(blotted(_text(error), secrets or ()), MESSAGE_LIMIT),
+        _storable(blotted(trace, secrets or ())[-TRACE_LIMIT:], TRACE_LIMIT),
     )
     # whoever logs the error must not show what the database does not
-    return Failure(*stored, StandIn.of(*stored) if secrets else error)
+    return Failure(*stored, error if secrets is None else StandIn.of(*stored))
 
 
 class StandIn(RotaError):
@@ -71,12 +72,6 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception as broken:  # an error whose own text fails must not take the worker down
         return f"<{type(error).__name__} whose text could not be made: {type(broken).__name__}>"
-
-
-def _blotted(text: str, secrets: Sequence[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, "•••")
-    return text
 
 
 def _storable(text: str, limit: int) -> str:

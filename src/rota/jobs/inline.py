@@ -11,8 +11,10 @@ from typing import Any
 
 from rota.errors import NotPossible
 from rota.jobs.claim import ClaimedJob
-from rota.jobs.definition import Package, Task
-from rota.jobs.job import Job, JobId, NewJob, masked
+from rota.jobs.definition import Task
+from rota.jobs.job import Job, JobId, NewJob
+from rota.jobs.package import Package
+from rota.jobs.redact import masked
 from rota.jobs.running import Held, RunningJob, running
 
 __all__ = ["run_inline", "run_inline_sync"]
@@ -97,6 +99,9 @@ class _Settled:
 
     def __init__(self, task: Task[..., Any]) -> None:
         self._task = task
+
+    def redacted(self, task: str) -> tuple[str, ...]:
+        return self._task.options.redact
 
     async def wait(self, job: Job[Any], timeout: object) -> Any:
         return self._task.signature.decode_result(job.result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,20 +10,25 @@ from uuid import UUID
 
 from rota.errors import ConfigurationError
 from rota.jobs.codec import readable
-from rota.jobs.job import AttemptError, Job, JobId, Waiter, masked
+from rota.jobs.definition import Task
+from rota.jobs.job import AttemptError, Job, JobId, Waiter
+from rota.jobs.redact import masked
 from rota.postgres.query import Query, Row, many, scalar, statement
 
 __all__ = [
     "STATES",
     "TakenOver",
     "check_id",
+    "check_page",
     "database_time",
     "get_job",
     "held_by_member",
     "ledger",
     "list_jobs",
+    "shown_args",
     "succeeded_by_member",
     "taken_over_from",
+    "text_filters",
 ]
 
 STATES = ("queued", "blocked", "running", "succeeded", "dead", "cancelled")
@@ -140,7 +145,7 @@ def list_jobs(
     *,
     state: str | None = None,
     queue: str | None = None,
-    task: str | None = None,
+    task: Task[..., Any] | str | None = None,
     tag: str | None = None,
     limit: int = 100,
     after: JobId | None = None,
@@ -148,14 +153,28 @@ def list_jobs(
     """Jobs that fit all filters, the newest first; `after` is the last id of the page before."""
     if state is not None and state not in STATES:
         raise ConfigurationError(f"No job is ever {state!r}: the states are {', '.join(STATES)}.")
-    if not isinstance(limit, int) or not 1 <= limit <= 10_000:
+    check_page(limit, after)
+    filters = text_filters({"state": state, "queue": queue, "task": task, "tag": tag})
+    params = {**filters, "limit": limit, "after": after, "errors": False}
+    return LIST.query(params, read=lambda rows: [_job(row, app) for row in rows])
+
+
+def check_page(limit: int, after: JobId | None) -> None:
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= 10_000:
         raise ConfigurationError(
             f"limit cannot be {limit!r}: it is a number from 1 to 10000; use after=... for the next page."
         )
-    if after is not None and not 0 < after < 2**63:
+    if after is not None and (not isinstance(after, int) or isinstance(after, bool) or not 0 < after < 2**63):
         raise ConfigurationError(f"after cannot be {after!r}: it is the id of a job, the last of the page before.")
-    params = {"state": state, "queue": queue, "task": task, "tag": tag, "limit": limit, "after": after, "errors": False}
-    return LIST.query(params, read=lambda rows: [_job(row, app) for row in rows])
+
+
+def text_filters(filters: Mapping[str, Any]) -> dict[str, str | None]:
+    """Filters as the texts that rows have; a task stands for its name. Raises ConfigurationError for what is neither."""
+    texts = {name: value.name if isinstance(value, Task) else value for name, value in filters.items()}
+    for name, value in texts.items():
+        if value is not None and not isinstance(value, str):
+            raise ConfigurationError(f"{name} cannot be {value!r}: it is a text to choose by, or None.")
+    return texts
 
 
 LEDGER = statement(
@@ -280,7 +299,7 @@ def _job(row: Row, app: Waiter | None) -> Job[Any]:
         attempt=row[5],
         created_at=row[6],
         due_at=row[7],
-        args=masked(readable(codec, row[8]), row[23]),
+        args=shown_args(app, row[1], row[8], row[23]),
         result=readable(codec, row[9]),
         losses=row[10],
         started_at=row[11],
@@ -298,6 +317,16 @@ def _job(row: Row, app: Waiter | None) -> Job[Any]:
         errors=tuple(_error(entry) for entry in row[24] or ()),
         _app=app,
     )
+
+
+def shown_args(app: Waiter | None, task: str, stored: Any, redact: Sequence[str] | None) -> Any:
+    """Stored arguments as people may see them: without what was redacted when they were enqueued, or is by now.
+
+    A row that was enqueued by plain SQL says nothing about it; the task does, where the app has it.
+    """
+    if app is None:
+        return masked(stored, redact)
+    return masked(readable(app.codec, stored), {*(redact or ()), *app.redacted(task)})
 
 
 def _error(entry: Sequence[Any]) -> AttemptError:

@@ -12,7 +12,7 @@ from rota.clock import Duration
 from rota.errors import RotaError
 from rota.jobs.codec import Codec
 
-__all__ = ["AttemptError", "Job", "JobId", "NewJob", "NewUnique", "masked"]
+__all__ = ["AttemptError", "Job", "JobId", "NewJob", "NewUnique", "Waiter"]
 
 JobId = int
 R_co = TypeVar("R_co", covariant=True)
@@ -47,13 +47,6 @@ class NewJob:
     redact: tuple[str, ...] = ()
 
 
-def masked(args: Any, redact: Sequence[str] | None) -> Any:
-    """Arguments as people may see them."""
-    if not redact or not isinstance(args, dict):
-        return args
-    return {name: "•••" if name in redact else value for name, value in args.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class AttemptError:
     """How an attempt ended that did not settle its job. `kind` is failed or lost."""
@@ -73,6 +66,10 @@ class Waiter(Protocol):
 
     @property
     def codec(self) -> Codec | None: ...
+
+    def redacted(self, task: str) -> Sequence[str]:
+        """The parameters that the app's task of this name redacts, if it has one."""
+        ...
 
     def wait(self, job: Job[Any], timeout: Duration | None) -> Awaitable[Any]: ...
 

@@ -16,10 +16,10 @@ from uuid import UUID
 
 from rota.errors import ConfigurationError, JobNotFound, NotPossible
 from rota.jobs.audit import record
-from rota.jobs.codec import Codec, readable
 from rota.jobs.conversion.plain import read_json
-from rota.jobs.inspect import check_id
-from rota.jobs.job import JobId, masked
+from rota.jobs.definition import Task
+from rota.jobs.inspect import check_id, check_page, shown_args, text_filters
+from rota.jobs.job import JobId, Waiter
 from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "LetterFilters",
     "acknowledge_batch",
     "acknowledge_letter",
+    "count_free_letters",
     "count_letters",
     "found_letter",
     "get_letter",
@@ -79,7 +80,7 @@ class LetterFilters(TypedDict, total=False):
     """Which letters: those that fit all of these. `error` is a text in the type or the message of the last error."""
 
     queue: str | None
-    task: str | None
+    task: Task[..., Any] | str | None
     tag: str | None
     reason: str | None
     error: str | None
@@ -104,7 +105,7 @@ def read_filters(filters: LetterFilters) -> _Filters:
     reason = filters.get("reason")
     if reason is not None and reason not in REASONS:
         raise ConfigurationError(f"No letter's reason is {reason!r}: it is one of {', '.join(REASONS)}.")
-    return _Filters(**filters)
+    return _Filters(**text_filters(filters))
 
 
 _LETTERS = """
@@ -131,16 +132,15 @@ _FITTING = """
 GET = statement("get_letter", _LETTERS + "where letter.id = %(id)s")
 
 
-def get_letter(id: JobId, codec: Codec | None = None) -> Query[Letter | None]:
-    return GET.query({"id": check_id(id)}, read=lambda rows: _letter(rows[0], codec) if rows else None)
+def get_letter(id: JobId, app: Waiter | None = None) -> Query[Letter | None]:
+    return GET.query({"id": check_id(id)}, read=lambda rows: _letter(rows[0], app) if rows else None)
 
 
-def _letter(row: Row, codec: Codec | None) -> Letter:
+def _letter(row: Row, app: Waiter | None) -> Letter:
     *parts, redact = row
     letter = Letter(*parts)
-    return replace(
-        letter, args=masked(readable(codec, read_json(letter._stored)), redact), tags=tuple(letter.tags or ())
-    )
+    args = shown_args(app, letter.task, read_json(letter._stored), redact)
+    return replace(letter, args=args, tags=tuple(letter.tags or ()))
 
 
 _PAGE = """
@@ -162,15 +162,12 @@ def list_letters(
     resolved: bool | None = False,
     limit: int = 100,
     after: JobId | None = None,
-    codec: Codec | None = None,
+    app: Waiter | None = None,
 ) -> Query[list[Letter]]:
     """Letters that fit, the newest first; `after` is the last id of the page before."""
-    if not isinstance(limit, int) or not 1 <= limit <= 10_000:
-        raise ConfigurationError(
-            f"limit cannot be {limit!r}: it is a number from 1 to 10000; use after=... for the next page."
-        )
-    params = {**asdict(filters), "limit": limit, "after": None if after is None else check_id(after)}
-    return LIST[resolved].query(params, read=lambda rows: [_letter(row, codec) for row in rows])
+    check_page(limit, after)
+    params = {**asdict(filters), "limit": limit, "after": after}
+    return LIST[resolved].query(params, read=lambda rows: [_letter(row, app) for row in rows])
 
 
 COUNT = statement(
@@ -182,6 +179,26 @@ COUNT = statement(
 def count_letters(filters: _Filters) -> Query[int]:
     """How many open letters fit."""
     return COUNT.query(asdict(filters), read=scalar)
+
+
+COUNT_FREE = statement(
+    "count_free_letters",
+    """
+    select
+        count(*) filter (where letter.unique_key is null)
+        + count(distinct letter.unique_key) filter (
+            where not exists (select from {schema}.jobs as live where live.unique_key = letter.unique_key)
+        )
+    from {schema}.dead as letter
+    where letter.resolved_at is null
+    """  # noqa: S608
+    + _FITTING,
+)
+
+
+def count_free_letters(filters: _Filters) -> Query[int]:
+    """Of how many of them a job can be made now: one of each unique key, unless a live job has it."""
+    return COUNT_FREE.query(asdict(filters), read=scalar)
 
 
 FIND = statement(
@@ -378,12 +395,12 @@ def _acknowledge_letters(ids: Sequence[JobId], actor: str, note: str) -> Query[i
     return ACKNOWLEDGE.query({"ids": list(ids), "actor": actor, "note": note or None}, read=scalar)
 
 
-def acknowledge_letter(id: JobId, actor: str, note: str) -> Steps[Letter]:
+def acknowledge_letter(id: JobId, actor: str, note: str, app: Waiter | None = None) -> Steps[Letter]:
     """Resolve the letter without another try. Raises JobNotFound, or NotPossible when it is resolved already."""
     if not (yield _acknowledge_letters([check_id(id)], actor, note)):
         _open(id, (yield get_letter(id)))
     yield record(actor, "acknowledge", {"job": id})
-    letter: Letter = yield get_letter(id)
+    letter: Letter = yield get_letter(id, app)
     return letter
 
 

@@ -39,6 +39,10 @@ class Jobs:
         self._tasks = tasks
         self.codec = codec
 
+    def redacted(self, task: str) -> Page[str]:
+        known = self._tasks.get(task)
+        return () if known is None else known.options.redact
+
     async def get(self, id: JobId) -> Job[Any]:
         """The job as it is now, with its errors. Raises JobNotFound."""
         return self._found(id, await self._database.run(get_job(id, self)))
@@ -51,12 +55,12 @@ class Jobs:
         *,
         state: str | None = None,
         queue: str | None = None,
-        task: str | None = None,
+        task: Task[..., Any] | str | None = None,
         tag: str | None = None,
         limit: int = 100,
         after: JobId | None = None,
     ) -> Page[Job[Any]]:
-        """Jobs that fit all filters, the newest first; `after` is the last id of the page before."""
+        """Jobs that fit all filters, the newest first; `after` is the last id of the page before. `task` is one, or its name."""
         return await self._database.run(
             list_jobs(self, state=state, queue=queue, task=task, tag=tag, limit=limit, after=after)
         )
@@ -66,7 +70,7 @@ class Jobs:
         *,
         state: str | None = None,
         queue: str | None = None,
-        task: str | None = None,
+        task: Task[..., Any] | str | None = None,
         tag: str | None = None,
         limit: int = 100,
         after: JobId | None = None,
@@ -98,29 +102,30 @@ class Jobs:
     def refresh_sync(self, job: Job[Any]) -> Job[Any]:
         return self.get_sync(job.id)
 
-    async def cancel(self, id: JobId, reason: str = "", *, by: str | None = None) -> Job[Any]:
+    async def cancel(self, id: JobId, reason: str = "", *, by: str | None = None, dry_run: bool = False) -> Job[Any]:
         """Have the job never run, or stop running, and return it as it is then.
 
         One that waits is cancelled when this returns. One that runs is told: a coroutine is cancelled, a thread sees
         `job.stopping`, a process is terminated; it is cancelled when its body has ended, and never tried again. A settled job
-        stays as it is. `by` is who is on record for it; by default this process. Raises JobNotFound.
+        stays as it is. `by` is who is on record for it; by default this process. With `dry_run` nothing is changed, and what
+        is returned or raised is what would be. Raises JobNotFound.
         """
-        return await self._database.run_steps(self._cancelling(id, reason, by))
+        return await self._database.run_steps(self._cancelling(id, reason, by), dry_run=dry_run)
 
-    def cancel_sync(self, id: JobId, reason: str = "", *, by: str | None = None) -> Job[Any]:
-        return self._database.run_steps_sync(self._cancelling(id, reason, by))
+    def cancel_sync(self, id: JobId, reason: str = "", *, by: str | None = None, dry_run: bool = False) -> Job[Any]:
+        return self._database.run_steps_sync(self._cancelling(id, reason, by), dry_run=dry_run)
 
-    async def discard(self, id: JobId, reason: str = "", *, by: str | None = None) -> Job[Any]:
+    async def discard(self, id: JobId, reason: str = "", *, by: str | None = None, dry_run: bool = False) -> Job[Any]:
         """Cancel the job without waiting for its body, which from now on can change nothing; a dead letter too.
 
         Raises JobNotFound.
         """
-        return await self._database.run_steps(self._discarding(id, reason, by))
+        return await self._database.run_steps(self._discarding(id, reason, by), dry_run=dry_run)
 
-    def discard_sync(self, id: JobId, reason: str = "", *, by: str | None = None) -> Job[Any]:
-        return self._database.run_steps_sync(self._discarding(id, reason, by))
+    def discard_sync(self, id: JobId, reason: str = "", *, by: str | None = None, dry_run: bool = False) -> Job[Any]:
+        return self._database.run_steps_sync(self._discarding(id, reason, by), dry_run=dry_run)
 
-    async def retry(self, id: JobId, *, by: str | None = None) -> Job[Any]:
+    async def retry(self, id: JobId, *, by: str | None = None, dry_run: bool = False) -> Job[Any]:
         """Have the job tried now, and return the one that will run.
 
         One that waits for a later time, or its next attempt, becomes due. Of a dead one a new job is made, with all its
@@ -128,10 +133,10 @@ class Jobs:
         made too, or the one that was is returned while it is live. Raises JobNotFound; NotPossible for one that runs or is
         blocked, and when a live job has the unique key of a dead one.
         """
-        return await self._database.run_steps(self._retrying(id, by))
+        return await self._database.run_steps(self._retrying(id, by), dry_run=dry_run)
 
-    def retry_sync(self, id: JobId, *, by: str | None = None) -> Job[Any]:
-        return self._database.run_steps_sync(self._retrying(id, by))
+    def retry_sync(self, id: JobId, *, by: str | None = None, dry_run: bool = False) -> Job[Any]:
+        return self._database.run_steps_sync(self._retrying(id, by), dry_run=dry_run)
 
     async def explain(self, id: JobId) -> Explanation:
         """Why the job is not running, or how it is, and what would change that. Raises JobNotFound."""

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 from rota.errors import ClaimLost, InvalidArguments, RotaError
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.codec import Codec, decoded, encoded
-from rota.jobs.conversion.plain import read_json
 from rota.jobs.job import JobId
 from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.settle import find_settled, succeed_one
@@ -135,7 +134,7 @@ class RunningJob:
         if self._saved is _UNREAD:
             stored = self._held.claim.saved
             codec = self._desk.codec if self._desk else None
-            self._saved = None if stored is None else read_json(decoded(codec, stored))
+            self._saved = None if stored is None else decoded(codec, stored)
         return self._saved
 
     async def progress(self, fraction: float, note: str | None = None) -> None:
@@ -180,7 +179,9 @@ class RunningJob:
             raise RotaError(f"Job {self.id} has succeeded already, in its transaction: there is nothing to resume.")
         stored = self._held.payloads.encode_checkpoint(value)
         codec = self._desk.codec if self._desk else None
-        return save_checkpoint(self.id, self.token, None if stored is None else encoded(codec, stored))
+        if stored is not None:
+            stored = encoded(codec, stored, f"The checkpoint of task {self.task!r} was not stored")
+        return save_checkpoint(self.id, self.token, stored)
 
     def _checkpointed(self, value: Any) -> None:
         self._saved = value
@@ -281,8 +282,9 @@ class Transaction:
     def _success(self) -> Query[bool]:
         job = self._job
         result = job._held.payloads.encode_result(self.result)
-        stored = None if result is None else encoded(self._desk.codec, result)
-        return succeed_one(job.id, job.token, stored, job._held.seconds)
+        if result is not None:
+            result = encoded(self._desk.codec, result, f"The result of task {job.task!r} was not stored")
+        return succeed_one(job.id, job.token, result, job._held.seconds)
 
 
 def _reported(fraction: float, note: str | None) -> tuple[float, str | None]:

@@ -61,9 +61,13 @@ class Unique:
 
     def of(self, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewUnique:
         """What a call with these arguments, which fit, says about others."""
+        return self.under(self._key(signature, args, kwargs))
+
+    def under(self, key: str) -> NewUnique:
+        """What a job with this key says about others."""
         states = dict.fromkeys([*self.states, *(["blocked"] if "queued" in self.states else [])])
         within = None if self.within is None else seconds(self.within)
-        return NewUnique(self._key(signature, args, kwargs), tuple(states), within, self.conflict)
+        return NewUnique(key, tuple(states), within, self.conflict)
 
     def _key(self, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if self.by is None:

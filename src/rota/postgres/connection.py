@@ -11,6 +11,7 @@ import asyncio
 import os
 import re
 import selectors
+import shlex
 import socket
 import time
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ __all__ = [
     "is_alive",
     "is_direct",
     "is_stale_plan",
+    "migrate_command",
     "translated",
 ]
 
@@ -220,13 +222,16 @@ _WRONG_ADDRESS_WORDS = re.compile(
 )
 
 
-def translated(error: psycopg.Error, dsn: Dsn | None = None) -> RotaError:
+def translated(error: psycopg.Error, dsn: Dsn | None = None, schema: str | None = None) -> RotaError:
     """The error in words: out of reach, without its tables, or truly a fault (then it says what PostgreSQL said)."""
     state = error.sqlstate or ""
-    said = _without_secrets((error.diag.message_primary or str(error)).strip().rstrip("."), dsn)
+    # libpq divides into lines what becomes a clause here
+    said = _without_secrets(" ".join((error.diag.message_primary or str(error)).split()).rstrip(".?"), dsn)
     where = f" ({dsn})" if dsn else ""
     if state.startswith(_MISSING):
-        return SchemaMissing(f"The database{where} lacks what Rota needs: {said}. Run `rota migrate` on it.")
+        return SchemaMissing(
+            f"The database{where} lacks what Rota needs: {said}. Run `{migrate_command(schema)}` on it."
+        )
     if state in _WRONG_ADDRESS or (not state and _WRONG_ADDRESS_WORDS.search(said)):
         return InvalidDsn(
             f"PostgreSQL cannot be had at this address{where}: {said}. Check user, password, port and database name."
@@ -243,6 +248,11 @@ def translated(error: psycopg.Error, dsn: Dsn | None = None) -> RotaError:
             "reachable, then repeat it."
         )
     return RotaError(f"PostgreSQL refused a statement of Rota's: {said}")
+
+
+def migrate_command(schema: str | None) -> str:
+    """What to type so that this schema has its tables."""
+    return "rota migrate" if schema in (None, "rota") else f"rota migrate --schema {shlex.quote(str(schema))}"
 
 
 def is_stale_plan(error: psycopg.Error) -> bool:

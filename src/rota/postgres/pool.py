@@ -95,15 +95,17 @@ class Database:
         """Run the query in a transaction of its own and return what it reads."""
         return await self._with_connection(lambda connection: _execute(connection, self.schema, query))
 
-    async def run_steps(self, steps: Steps[T]) -> T:
-        """Run the queries of one step in one transaction."""
-        return await self._with_connection(lambda connection: _execute_steps(connection, self.schema, steps))
+    async def run_steps(self, steps: Steps[T], *, dry_run: bool = False) -> T:
+        """Run the queries of one step in one transaction. With `dry_run` it is undone: only what it returns or raises is left."""
+        return await self._with_connection(lambda connection: _execute_steps(connection, self.schema, steps, dry_run))
 
     def run_sync(self, query: Query[T]) -> T:
         return self._with_connection_sync(lambda connection: _execute_sync(connection, self.schema, query))
 
-    def run_steps_sync(self, steps: Steps[T]) -> T:
-        return self._with_connection_sync(lambda connection: _execute_steps_sync(connection, self.schema, steps))
+    def run_steps_sync(self, steps: Steps[T], *, dry_run: bool = False) -> T:
+        return self._with_connection_sync(
+            lambda connection: _execute_steps_sync(connection, self.schema, steps, dry_run)
+        )
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection[Any]]:
@@ -178,7 +180,7 @@ class Database:
                 f"No connection to PostgreSQL was free within {_WAIT_SECONDS:g} s: the server is out of reach, or all "
                 f"{self._size} connections of this app are in use. Check the server, or give Rota(pool_size=...) more."
             )
-        return translated(error, None if self._user_async or self._user_sync else self._address())
+        return translated(error, None if self._user_async or self._user_sync else self._address(), self.schema)
 
     def _check_fork(self) -> None:
         if self._pid is None:
@@ -292,8 +294,8 @@ def _execute_sync(connection: Connection[Any], schema: str, query: Query[T]) -> 
         return query.read(cursor.fetchall() if cursor.description else [])
 
 
-async def _execute_steps(connection: AsyncConnection[Any], schema: str, steps: Steps[T]) -> T:
-    async with connection.transaction():
+async def _execute_steps(connection: AsyncConnection[Any], schema: str, steps: Steps[T], undo: bool) -> T:
+    async with connection.transaction(force_rollback=undo):
         answer: Any = None
         while True:
             try:
@@ -303,8 +305,8 @@ async def _execute_steps(connection: AsyncConnection[Any], schema: str, steps: S
             answer = await _execute(connection, schema, query)
 
 
-def _execute_steps_sync(connection: Connection[Any], schema: str, steps: Steps[T]) -> T:
-    with connection.transaction():
+def _execute_steps_sync(connection: Connection[Any], schema: str, steps: Steps[T], undo: bool) -> T:
+    with connection.transaction(force_rollback=undo):
         answer: Any = None
         while True:
             try:

@@ -29,7 +29,7 @@ from psycopg import Connection
 
 from rota.errors import DatabaseUnavailable, MigrationChanged, SchemaMissing, SchemaTooNew
 from rota.facts import Facts, MigrationApplied
-from rota.postgres.connection import Connector, translated
+from rota.postgres.connection import Connector, migrate_command, translated
 from rota.postgres.keys import channel, lock_key
 from rota.postgres.query import Query, identifier, many, statement
 
@@ -131,13 +131,13 @@ def pending(applied: Sequence[Applied], known: Sequence[Migration]) -> list[Migr
     return [migration for migration in known if migration.number not in done]
 
 
-def check_schema(applied: Sequence[Applied], known: Sequence[Migration]) -> None:
+def check_schema(applied: Sequence[Applied], known: Sequence[Migration], schema: str | None = None) -> None:
     """Refuse a schema this release cannot work with: too old, or newer in a way that older workers must stop for."""
     missing = pending(applied, known)
     if missing:
         raise SchemaMissing(
             f"The schema lacks {len(missing)} migration(s) this release of Rota works with "
-            f"({', '.join(f'{m.number:04} {m.name}' for m in missing)}). Run `rota migrate`."
+            f"({', '.join(f'{m.number:04} {m.name}' for m in missing)}). Run `{migrate_command(schema)}`."
         )
 
 

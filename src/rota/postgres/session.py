@@ -44,7 +44,7 @@ class Session:
             except psycopg.Error as error:
                 if is_stale_plan(error):
                     await self._drop()
-                raise translated(error, self._connector.dsn) from error
+                raise translated(error, self._connector.dsn, self._schema) from error
             except TimeoutError as error:
                 await self._drop()
                 raise DatabaseUnavailable(

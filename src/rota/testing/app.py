@@ -85,8 +85,7 @@ class TestRota(Rota):
 
     def enqueued(self, task: Task[..., Any] | str | None = None) -> list[Job[Any]]:
         """The jobs that are queued, due or not, of one task or of all; the newest last."""
-        name = task.name if isinstance(task, Task) else task
-        return list(reversed(self.jobs.list_sync(state="queued", task=name, limit=10_000)))
+        return list(reversed(self.jobs.list_sync(state="queued", task=task, limit=10_000)))
 
     def close_everywhere(self) -> None:
         """Close what sync callers opened, and what is left on event loops that are idle now."""

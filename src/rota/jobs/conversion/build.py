@@ -15,7 +15,7 @@ back as is what its annotation says, and it is equal to what went in:
     Sequence, Mapping, Set          as list, dict and set, which is also what comes back
     dataclass, NamedTuple           object of its fields; one with a default may be missing, an unknown one is refused
     TypedDict                       likewise
-    Pydantic model, msgspec struct  as the library writes and reads it
+    Pydantic model, msgspec struct  as the library writes and reads it; one that it would not read again is refused
     Any, object, none at all        plain JSON as it is
 
 Unions. A value goes to the member whose class is exactly its own, else to the first that accepts it, in the order

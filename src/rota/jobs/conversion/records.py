@@ -17,6 +17,7 @@ from rota.jobs.conversion.plain import (
     brief,
     dumps,
     plain_encoder,
+    shown,
 )
 
 
@@ -120,16 +121,22 @@ def pydantic_model(cls: Any) -> Converter:
     )
 
 
-def msgspec_struct(cls: type, annotation: Any, msgspec: Any) -> Converter:
+def msgspec_struct(cls: Any, annotation: Any, msgspec: Any) -> Converter:
     return model(
         cls,
         lambda value: msgspec.to_builtins(value, str_keys=True),
         lambda value: msgspec.convert(value, annotation, str_keys=True),
+        comparable=cls.__struct_config__.eq,
     )
 
 
-def model(cls: type, dump: Callable[[Any], Any], load: Callable[[Any], Any]) -> Converter:
-    """A converter for a class of a validation library, whose dump is JSON but for tuples."""
+def model(cls: type, dump: Callable[[Any], Any], load: Callable[[Any], Any], *, comparable: bool = False) -> Converter:
+    """A converter for a class of a validation library, whose dump is JSON but for tuples.
+
+    What is written is read once at once: an instance may hold what its class would refuse (a struct never looks at its
+    fields, a model not at `model_construct` or at what is assigned later), and the worker would be the first to find out.
+    Pydantic minds by itself when a field is of another type than it says; `comparable` does it for others.
+    """
     name = cls.__name__
 
     def encode(value: Any, room: Room) -> Any:
@@ -139,7 +146,15 @@ def model(cls: type, dump: Callable[[Any], Any], load: Callable[[Any], Any]) -> 
             dumped = dump(value)
         except Exception as error:  # the library's own errors, and whatever the model's serializers raise
             raise Mismatch(name, problem=f"is a {name} that cannot be written as JSON: {brief(error)}") from error
-        return encode_dumped(dumped, room)
+        encoded = encode_dumped(dumped, room)
+        back = decode(encoded)
+        if comparable and back != value:
+            raise Mismatch(
+                name,
+                problem=f"is {shown(value)}, which would be read back as {shown(back)}",
+                advice="Give its fields what their annotations say.",
+            )
+        return encoded
 
     def decode(value: Any) -> Any:
         try:
