@@ -99,7 +99,7 @@ ENQUEUE = statement(
     )
     select
         job.id, job.created_at, job.due_at,
-        case when %(channel)s::text is not null then pg_notify(%(channel)s::text, %(queue)s) end
+        case when %(channel)s::text is not null then {schema}.notify(%(channel)s::text, %(queue)s) end
     from job
     """,
 )
@@ -147,7 +147,7 @@ ENQUEUE_MANY = statement(
         order by new.place
         returning id, created_at, due_at
     ), woken as materialized (
-        select count(pg_notify(%(channel)s, queue)) from unnest(%(wake)s::text[]) as queue
+        select count({schema}.notify(%(channel)s, queue)) from unnest(%(wake)s::text[]) as queue
     )
     select job.id, job.created_at, job.due_at
     from job, woken

@@ -157,7 +157,7 @@ ERASE = statement(
         where held.job_id = any (%(ids)s::bigint[])
         returning held.key
     ), told as materialized (
-        select count(pg_notify(%(channel)s, members.member::text))
+        select count({schema}.notify(%(channel)s, members.member::text))
         from (select distinct member from chosen where member is not null) as members
     )
     select

@@ -271,7 +271,7 @@ RETRY = statement(
         from put
         where held.key = put.unique_key
     ), woken as materialized (
-        select count(pg_notify(%(channel)s, queues.queue)) from (select distinct queue from put) as queues
+        select count({schema}.notify(%(channel)s, queues.queue)) from (select distinct queue from put) as queues
     )
     select put.id from put, woken
     """,

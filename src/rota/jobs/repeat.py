@@ -57,7 +57,7 @@ HASTEN = statement(
         where job.id = live.id
           and live.state = 'queued'
     ), woken as materialized (
-        select count(pg_notify(%(channel)s, live.queue)) from live where live.state = 'queued'
+        select count({schema}.notify(%(channel)s, live.queue)) from live where live.state = 'queued'
     )
     select live.state from live, woken
     """,
@@ -116,7 +116,7 @@ REPEAT = statement(
           and not exists (select from again)
         returning job.id, job.queue
     ), woken as materialized (
-        select count(pg_notify(%(channel)s, put.queue)) from put
+        select count({schema}.notify(%(channel)s, put.queue)) from put
     )
     select found.id, found.is_new
     from woken, (select id, false as is_new from again union all select id, true from put) as found

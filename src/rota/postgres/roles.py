@@ -32,6 +32,7 @@ grant insert on {schema}.jobs to {role};
 grant select (id, queue, task, state, priority, created_at, due_at) on {schema}.jobs to {role};
 grant execute on function
     {schema}.now(),
+    {schema}.notify(text, text),
     {schema}.put_jobs(jsonb),
     {schema}.enqueue(text, jsonb, text, integer, timestamptz, text[], text, text, integer)
 to {role};

@@ -69,6 +69,13 @@ create table {schema}.audit (
     details jsonb not null default '{}'
 );
 
+-- Tells listeners something they would find out by themselves a little later. It must never fail the work it tells of, and
+-- while the queue of notifications is full, PostgreSQL refuses every commit that adds to it: so it stops short of that.
+-- One expression without settings of its own, so that PostgreSQL can put it in the place of the call.
+create function {schema}.notify(channel text, payload text) returns void
+    language sql volatile parallel restricted
+    return case when pg_notification_queue_usage() < 0.9 then pg_notify(channel, payload) end;
+
 create function {schema}.unique_digest(task text, key text) returns uuid
     language sql immutable parallel safe
     return encode(substring(sha256(convert_to(task || E'\x1f' || key, 'UTF8')) for 16), 'hex')::uuid;
@@ -207,7 +214,7 @@ begin
         return next;
     end loop;
 
-    perform pg_notify('{wake_channel}', queues.queue)
+    perform {schema}.notify('{wake_channel}', queues.queue)
     from (
         select distinct coalesce(job ->> 'queue', 'default') as queue
         from jsonb_array_elements(jobs) as job
