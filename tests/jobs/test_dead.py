@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
+from tests.interleave import at_once
 
 from rota import (
     ConfigurationError,
@@ -24,7 +25,7 @@ from rota import (
 from rota.jobs import letters as letters_room
 from rota.jobs.job import Job
 from rota.postgres.notify import wake_channel
-from rota.testing import TestRota, until_sync
+from rota.testing import TestRota
 
 
 @pytest.fixture
@@ -55,32 +56,6 @@ def put_letters(db: psycopg.Connection[Any], count: int = 1, **columns: Any) -> 
         row,
     ).fetchall()
     return [id for (id,) in made]
-
-
-def at_once(
-    db: psycopg.Connection[Any], lock: str, calls: list[Callable[[], Any]], then: Callable[[], None] = lambda: None
-) -> list[Future[Any]]:
-    """The calls, made to wait for one lock in this order and let go together, when `then` is done."""
-    with ThreadPoolExecutor(len(calls)) as threads:
-        db.execute("begin")
-        db.execute(lock)
-        futures = []
-        for call in calls:
-            futures.append(threads.submit(call))
-            until_sync(lambda: _waiting(db) == len(futures), what="the call waits for the lock")
-        then()
-        db.execute("commit")
-    return futures
-
-
-def _waiting(db: psycopg.Connection[Any]) -> int:
-    # a look from within the transaction sees one moment only, unless told otherwise
-    db.execute("select pg_stat_clear_snapshot()")
-    row = db.execute(
-        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 def audit(db: psycopg.Connection[Any]) -> list[Any]:

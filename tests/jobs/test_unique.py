@@ -1,14 +1,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
+from tests.interleave import at_once
 
-from rota import ConfigurationError, InvalidArguments, JobExists, Rota, Unique
+from rota import ConfigurationError, InvalidArguments, JobExists, Rota, Unique, current_job
+from rota.jobs import enqueue as enqueue_room
+from rota.jobs.cancel import cancel_jobs
+from rota.jobs.enqueue import digest, put_jobs
 from rota.testing import TcpProxy, TestRota
+
+
+@pytest.fixture
+def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(rota_database, autocommit=True) as connection:
+        yield connection
 
 
 def counted(app: Rota) -> int:
@@ -137,6 +150,49 @@ async def test_a_conflict_can_be_an_error_that_names_the_job(rota_app: TestRota)
     assert raised.value.job.id == first.id
 
 
+EVERYTHING = ("queued", "running", "succeeded", "dead", "cancelled")
+
+
+@pytest.mark.parametrize("state", ["queued", "succeeded", "dead", "cancelled"])
+async def test_the_job_that_is_there_is_told_as_it_is_stored(rota_app: TestRota, state: str) -> None:
+    @rota_app.task(unique=Unique(by="n", states=EVERYTHING), retry=None, queue="slow", redact=["secret"], version=2)
+    async def invert(n: int, secret: str, note: str = "") -> float:
+        return 1 / n
+
+    n = 0 if state == "dead" else 1
+    first = await invert.using(priority=3, tags=["a"], key="k").enqueue(n, "sesame")
+    if state == "cancelled":
+        await first.cancel("changed my mind")
+    if state != "queued":
+        await rota_app.drain()
+    (stored,) = await rota_app.jobs.list()
+
+    new = invert.using(queue="fast", priority=9, tags=["b"], key="l", delay=60)
+    again = await new.enqueue(n, "other", note="new")
+    with pytest.raises(JobExists) as raised:
+        await new.using(unique=Unique(by="n", states=EVERYTHING, conflict="raise")).enqueue(n, "other")
+
+    assert stored.state == state
+    assert stored.args == {"n": n, "secret": "•••"}
+    assert again == raised.value.job == replace(stored, existing=True)
+
+
+async def test_a_job_that_runs_is_told_as_it_is_stored(rota_app: TestRota) -> None:
+    told: list[Any] = []
+
+    @rota_app.task(unique=Unique(by="n"))
+    async def report(n: int, text: str) -> None:
+        await current_job().progress(0.5, "half")
+        told.append(await report.using(queue="other").enqueue(1, "new"))
+        told.extend(await rota_app.jobs.list())
+
+    await report.enqueue(1, "old")
+    await rota_app.drain()
+
+    assert told[0] == replace(told[1], existing=True)
+    assert (told[0].state, told[0].args, told[0].progress) == ("running", {"n": 1, "text": "old"}, 0.5)
+
+
 async def test_where_one_of_many_conflicts_and_minds_none_is_added(rota_app: TestRota) -> None:
     @rota_app.task(unique=Unique(conflict="raise"))
     async def report(n: int) -> None: ...
@@ -158,8 +214,9 @@ async def test_a_waiting_job_can_be_replaced(rota_app: TestRota) -> None:
     first = await index.using(delay="1h", tags=["old"]).enqueue(1, "old")
     second = await index.using(delay="1m", priority=3, tags=["new"]).enqueue(1, "new")
 
-    assert (second.id, second.existing) == (first.id, True)
     job = await first.refresh()
+    assert second == replace(job, existing=True)
+    assert job.id == first.id
     assert (job.args, job.priority, job.tags) == ({"doc": 1, "text": "new"}, 3, ("new",))
     rota_app.advance("1m")
     await rota_app.drain()
@@ -193,6 +250,72 @@ async def test_bulk_keeps_order_and_returns_twins_as_one(rota_app: TestRota) -> 
     ids = [job.id for job in jobs]
     assert ids == [ids[0], ids[0] + 1, ids[0] + 2, ids[0], ids[0] + 1, ids[0] + 3]
     assert [job.existing for job in jobs] == [False, False, False, True, True, False]
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls with many jobs take a statement for each of them."""
+    monkeypatch.setattr(enqueue_room, "BATCH_ROWS", 1)
+
+
+async def test_a_bulk_in_several_parts_is_as_one(rota_app: TestRota, one_by_one: None) -> None:
+    @rota_app.task(unique=Unique(by="n"))
+    async def report(n: int) -> None: ...
+
+    there = await report.enqueue(2)
+    jobs = await rota_app.enqueue_many([report.bind(n) for n in (1, 2, 1, 3)])
+
+    assert [job.id for job in jobs] == [there.id + 1, there.id, there.id + 1, there.id + 2]
+    assert [job.existing for job in jobs] == [False, True, True, False]
+    with pytest.raises(JobExists):
+        await rota_app.enqueue_many([report.using(unique=Unique("n", conflict="raise")).bind(n) for n in (4, 2)])
+    assert counted(rota_app) == 3
+
+
+def test_bulks_in_several_parts_never_wait_for_each_others_keys_in_a_circle(
+    rota_app: TestRota, db: psycopg.Connection[Any], one_by_one: None
+) -> None:
+    report = rota_app.task(name="report", unique=Unique(by="key"))(lambda key: None)
+    middle = report.enqueue_sync("m")
+
+    def put(keys: str) -> list[int]:
+        # with a plain job among them, a call that PostgreSQL ends is not repeated
+        plain = report.using(unique=None).bind("plain")
+        return [job.id for job in rota_app.enqueue_many_sync([*(report.bind(key) for key in keys), plain])][:3]
+
+    in_the_way = "select from rota.uniques for update"
+    one, two = at_once(db, in_the_way, [lambda: put("amz"), lambda: put("zma")])
+
+    assert one.result() == two.result()[::-1]
+    assert one.result()[1] == middle.id
+    assert counted(rota_app) == 3 + 2
+
+
+def test_a_bulk_in_several_parts_takes_what_it_replaces_in_the_order_of_those_who_cancel(
+    rota_app: TestRota, db: psycopg.Connection[Any], one_by_one: None
+) -> None:
+    report = rota_app.task(name="report", unique=Unique(by="n", conflict="replace"))(lambda n, text="": None)
+    ids = [report.enqueue_sync(n).id for n in (1, 2, 3)]
+
+    def replace_all() -> list[int]:
+        return [job.id for job in rota_app.enqueue_many_sync([report.bind(n, "new") for n in (2, 3, 1)])]
+
+    def cancel() -> list[Any]:
+        return rota_app.database.run_sync(cancel_jobs(ids[:2], None, "channel"))
+
+    in_the_way = f"select from rota.jobs where id = {ids[2]} for update"
+    replaced, cancelled = at_once(db, in_the_way, [replace_all, cancel])
+
+    assert replaced.result() == [ids[1], ids[2], ids[0]]
+    assert [ended.id for ended in cancelled.result()] == ids[:2]
+
+
+def test_sql_and_python_have_one_digest_of_a_key(db: psycopg.Connection[Any]) -> None:
+    keys = ["", "a", "ü\x1f", "x" * 100_000]
+
+    told = db.execute("select rota.unique_digest('täsk', key) from unnest(%s::text[]) as key", [keys]).fetchall()
+
+    assert [key for (key,) in told] == [digest("täsk", key) for key in keys]
 
 
 def test_many_at_once_add_one_job_per_key(rota_app: TestRota, rota_database: str) -> None:
@@ -236,10 +359,6 @@ async def test_an_enqueue_whose_reply_was_lost_is_repeated_and_adds_one_job(
 
 
 async def test_a_repeated_call_finds_its_job_even_if_that_has_settled_meanwhile(rota_app: TestRota) -> None:
-    from uuid import uuid4
-
-    from rota.jobs.enqueue import put_jobs
-
     @rota_app.task(unique=True)
     async def pay() -> None: ...
 
