@@ -22,7 +22,7 @@ from rota import (
     Unique,
     current_job,
 )
-from rota.jobs import letters as letters_room
+from rota.jobs import resolve as resolve_room
 from rota.jobs.job import Job
 from rota.postgres.notify import wake_channel
 from rota.testing import TestRota
@@ -476,7 +476,7 @@ def test_letters_are_found_by_all_filters(rota_app: TestRota, db: psycopg.Connec
 async def test_many_are_retried_in_batches_the_oldest_first(
     rota_app: TestRota, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letters_room, "_BATCH", 4)
+    monkeypatch.setattr(resolve_room, "_BATCH", 4)
     chosen = put_letters(db, 10, task="send", error_type="Timeout")
     others = put_letters(db, 3, task="other")
 
@@ -505,7 +505,7 @@ async def test_of_letters_under_one_key_one_is_retried(rota_app: TestRota, db: p
 def test_many_are_acknowledged_in_batches(
     rota_app: TestRota, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letters_room, "_BATCH", 4)
+    monkeypatch.setattr(resolve_room, "_BATCH", 4)
     put_letters(db, 9, queue="mail")
     put_letters(db, 1)
 
@@ -521,7 +521,7 @@ def test_many_are_acknowledged_in_batches(
 def test_several_who_retry_all_at_once_make_one_job_of_each(
     rota_app: TestRota, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letters_room, "_BATCH", 7)
+    monkeypatch.setattr(resolve_room, "_BATCH", 7)
     put_letters(db, 100)
     db.execute("update rota.dead set unique_key = rota.unique_digest('t', (id %% 60)::text) where id %% 2 = 0", [])
 

@@ -16,19 +16,15 @@ from rota.jobs.definition import Task
 from rota.jobs.inspect import get_job
 from rota.jobs.job import Job, JobId, Waiter
 from rota.jobs.letters import (
-    Batch,
     Letter,
     LetterFilters,
-    acknowledge_batch,
-    acknowledge_letter,
     count_letters,
     found_letter,
     get_letter,
     list_letters,
     read_filters,
-    retry_batch,
-    retry_letter,
 )
+from rota.jobs.resolve import Batch, acknowledge_batch, acknowledge_letter, retry_batch, retry_letter
 from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps

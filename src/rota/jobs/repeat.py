@@ -12,7 +12,8 @@ from rota.errors import JobNotFound, NotPossible
 from rota.jobs.audit import record
 from rota.jobs.inspect import check_id, get_job
 from rota.jobs.job import Job, JobId, Waiter
-from rota.jobs.letters import Letter, get_letter, retry_letter
+from rota.jobs.letters import Letter, get_letter
+from rota.jobs.resolve import retry_letter
 from rota.postgres.query import Query, Steps, scalar, statement
 
 __all__ = ["retry_job"]
