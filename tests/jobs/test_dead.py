@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,16 +10,19 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from tests.interleave import at_once
 
 from rota import (
     ConfigurationError,
+    Discard,
     InvalidArguments,
     JobFailed,
     JobNotFound,
     NotPossible,
     PayloadTooLarge,
     Retry,
+    Rota,
     Unique,
     current_job,
 )
@@ -245,6 +249,82 @@ async def test_a_settled_job_retried_at_once_is_repeated_once(rota_app: TestRota
     futures = at_once(db, lock, [lambda: rota_app.jobs.retry_sync(job.id).id] * 4)
 
     (live,) = await rota_app.jobs.list(state="queued")
+    assert {future.result() for future in futures} == {live.id}
+
+
+@pytest.mark.parametrize("state", ["succeeded", "cancelled at once", "cancelled by its worker", "discarded when dead"])
+async def test_a_settled_job_takes_its_unique_key_back_unless_a_live_one_has_it(
+    rota_app: TestRota, db: psycopg.Connection[Any], state: str
+) -> None:
+    @rota_app.task(unique=Unique(by="n", within="1h", states=("queued", "running", "succeeded")), retry=None)
+    async def once(n: int) -> None:
+        if state == "discarded when dead":
+            raise ValueError(n)
+        if state == "cancelled by its worker":
+            raise Discard("no")
+
+    job = await once.using(key="k").enqueue(1)
+    if state == "cancelled at once":
+        await job.cancel()
+    await rota_app.drain()
+    if state == "discarded when dead":
+        await rota_app.jobs.discard(job.id)
+    rota_app.advance("2h")
+    live = await once.enqueue(1)
+
+    with pytest.raises(
+        NotPossible, match=rf"job {live.id}, which is queued, has its unique key.*rota jobs cancel {live.id}"
+    ):
+        await job.retry()
+    await live.cancel()
+    again = await job.retry()
+    assert (again.origin, again.existing) == (job.id, False)
+    assert (await once.enqueue(1)).id == again.id
+    assert (await job.retry()).id == again.id
+    kept = db.execute("select job_id, keep_until - created_at = interval '1 hour' from rota.uniques")
+    assert kept.fetchall() == [(again.id, True)]
+
+
+@pytest.mark.parametrize("first", ["retry", "enqueue"])
+def test_a_retry_of_a_settled_job_and_an_enqueue_of_its_key_at_once_leave_one_job(
+    rota_app: TestRota, db: psycopg.Connection[Any], first: str
+) -> None:
+    once = rota_app.task(name="once", unique="key")(lambda: None)
+    job = once.enqueue_sync()
+    rota_app.drain_sync()
+    calls: list[Callable[[], Any]] = [lambda: rota_app.jobs.retry_sync(job.id), once.enqueue_sync]
+    at_once(db, "select from rota.uniques for update", calls if first == "retry" else calls[::-1])
+
+    (live,) = rota_app.enqueued()
+    assert live.origin == (job.id if first == "retry" else None)
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("place", ["history", "dead"])
+def test_retries_at_once_through_a_pool_at_a_stricter_isolation_make_one_job(
+    rota_app: TestRota, db: psycopg.Connection[Any], rota_database: str, place: str, colour: str
+) -> None:
+    @rota_app.task(name="do", retry=None)
+    def do() -> None:
+        if place == "dead":
+            raise ValueError
+
+    job = do.enqueue_sync()
+    rota_app.drain_sync()
+    strict = {"options": "-c default_transaction_isolation=serializable"}
+
+    def retry() -> int:
+        with ConnectionPool(rota_database, kwargs=strict, min_size=1, open=True) as pool:
+            return Rota(rota_database, pool=pool).jobs.retry_sync(job.id).id
+
+    async def retry_async() -> int:
+        async with AsyncConnectionPool(rota_database, kwargs=strict, min_size=1, open=False) as pool:
+            return (await Rota(rota_database, pool=pool).jobs.retry(job.id)).id
+
+    call = retry if colour == "sync" else lambda: asyncio.run(retry_async())
+    futures = at_once(db, f"select from rota.{place} where id = {job.id} for update", [call] * 2)
+
+    (live,) = rota_app.enqueued()
     assert {future.result() for future in futures} == {live.id}
 
 
