@@ -10,12 +10,15 @@ from uuid import uuid4
 import psycopg
 import pytest
 from tests.interleave import at_once
+from tests.jobs.test_retention import keep
 
-from rota import ConfigurationError, InvalidArguments, JobExists, Rota, Unique, current_job
+from rota import ConfigurationError, InvalidArguments, JobExists, JobNotFound, Rota, Unique, current_job
 from rota.jobs import enqueue as enqueue_room
 from rota.jobs.cancel import cancel_jobs
 from rota.jobs.enqueue import digest, put_jobs
 from rota.testing import TcpProxy, TestRota
+
+EVERYTHING = ("queued", "running", "succeeded", "dead", "cancelled")
 
 
 @pytest.fixture
@@ -129,6 +132,150 @@ async def test_a_key_outlives_the_history_of_its_job(rota_app: TestRota, rota_da
     assert (again.id, again.existing) == (first.id, True)
 
 
+NEVER_AGAIN = Unique(states=("queued", "running", "succeeded"))
+#: where the row is when it reaches its age
+PLACES = {
+    "a partition": "select",
+    "the net of its class": "update rota.history set finished_at = finished_at - interval '30 days'",
+    "the net of all classes": "update rota.history set retention = 'undeclared'",
+}
+
+
+async def test_never_again_is_longer_than_the_history(rota_app: TestRota, db: psycopg.Connection[Any]) -> None:
+    @rota_app.task(unique=NEVER_AGAIN)
+    async def charge(order: int) -> None: ...
+
+    first = await charge.using(tags=["ada"]).enqueue(7)
+    await rota_app.drain()
+    rota_app.advance("400d")
+    keep(db)
+
+    again = await charge.using(tags=["ada"]).enqueue(7)
+
+    with pytest.raises(JobNotFound):
+        await first.refresh()
+    assert (again.id, again.state, again.existing) == (first.id, "succeeded", True)
+    assert (again.created_at, again.args, again.tags) == (first.created_at, None, ())
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_whether_a_job_was_cancelled_is_known_longer_than_the_history(
+    rota_app: TestRota, db: psycopg.Connection[Any], place: str
+) -> None:
+    @rota_app.task(unique=NEVER_AGAIN)
+    async def charge(order: int) -> None: ...
+
+    _, unwanted = await rota_app.enqueue_many([charge.bind(1), charge.bind(2)])
+    await unwanted.cancel()
+    await rota_app.drain()
+    db.execute(PLACES[place])
+    rota_app.advance("9d")
+    keep(db)
+
+    assert db.execute("select count(*) from rota.history").fetchone() == (0,)
+    minds = charge.using(unique=Unique(states=("cancelled",)))
+    there = await minds.enqueue(2)
+    assert (there.id, there.state, there.existing) == (unwanted.id, "cancelled", True)
+    assert not (await minds.enqueue(1)).existing
+    new = await charge.enqueue(2)
+    assert not new.existing
+    await rota_app.drain()
+    rota_app.advance("9d")
+    keep(db)
+    assert (await charge.enqueue(2)).id == new.id
+
+
+def test_a_key_in_use_keeps_the_history_until_it_can_be_noted(
+    rota_app: TestRota, db: psycopg.Connection[Any], rota_database: str
+) -> None:
+    charge = rota_app.task(name="charge", unique=NEVER_AGAIN)(lambda order: None)
+    charge.enqueue_sync(1).cancel_sync()
+    rota_app.advance("9d")
+    with psycopg.connect(rota_database) as user:
+        user.execute("select from rota.uniques for update")
+
+        hindered = keep(db)
+
+    assert "noting keys of cancelled jobs" in hindered.hindered[0]
+    assert db.execute("select count(*) from rota.history").fetchone() == (1,)
+    assert keep(db).hindered == []
+    assert db.execute("select count(*) from rota.history").fetchone() == (0,)
+    assert not charge.enqueue_sync(1).existing
+
+
+def test_very_many_cancelled_jobs_are_noted_in_several_rounds(rota_app: TestRota, db: psycopg.Connection[Any]) -> None:
+    charge = rota_app.task(name="charge", unique=NEVER_AGAIN)(lambda order: None)
+    jobs = rota_app.enqueue_many_sync([charge.bind(n) for n in range(5001)])
+    rota_app.database.run_sync(cancel_jobs([job.id for job in jobs], None, "channel"))
+    rota_app.advance("9d")
+
+    keep(db)
+
+    assert db.execute("select count(*) from rota.history").fetchone() == (0,)
+    assert db.execute("select count(*) from rota.uniques where ended = 'cancelled'").fetchone() == (5001,)
+
+
+async def test_a_dead_letter_holds_its_key_until_it_is_acknowledged_and_then_never(
+    rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    @rota_app.task(unique=Unique(states=EVERYTHING), retry=None)
+    async def charge(order: int) -> None:
+        raise ValueError
+
+    dead = await charge.enqueue(1)
+    await rota_app.drain()
+    rota_app.advance("400d")
+    keep(db)
+    held = await charge.enqueue(1)
+    await rota_app.dead.acknowledge(dead.id)
+    rota_app.advance("31d")
+    keep(db)
+
+    assert (held.id, held.state) == (dead.id, "dead")
+    assert db.execute("select count(*) from rota.dead").fetchone() == (0,)
+    assert not (await charge.enqueue(1)).existing
+
+
+async def test_the_period_of_a_letter_that_is_retried_late_begins_anew(
+    rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    fails = [True]
+
+    @rota_app.task(unique=Unique(states=("queued", "running", "succeeded"), within="30d"), retry=None)
+    async def charge() -> None:
+        if fails:
+            raise ValueError
+
+    dead = await charge.enqueue()
+    await rota_app.drain()
+    rota_app.advance("60d")
+    keep(db)
+    fails.clear()
+    again = await dead.retry()
+    await rota_app.drain()
+    rota_app.advance("20d")
+    keep(db)
+
+    assert (await charge.enqueue()).id == again.id
+    rota_app.advance("11d")
+    assert not (await charge.enqueue()).existing
+
+
+async def test_what_is_erased_may_happen_again(rota_app: TestRota) -> None:
+    @rota_app.task(unique=Unique(by="order", states=EVERYTHING), retry=None)
+    async def charge(order: int) -> float:
+        return 1 / order
+
+    jobs = await rota_app.enqueue_many([charge.using(tags=["ada"]).bind(n) for n in range(3)])
+    await jobs[1].cancel()
+    await rota_app.drain()
+
+    erased = await rota_app.jobs.erase(tag="ada")
+
+    assert erased.uniques == 3
+    assert [job.existing for job in await rota_app.enqueue_many([charge.bind(n) for n in range(3)])] == [False] * 3
+
+
 async def test_a_period_without_settled_states_bounds_how_long_a_waiting_job_counts(rota_app: TestRota) -> None:
     @rota_app.task(unique=Unique(within="1h"))
     async def report() -> None: ...
@@ -148,9 +295,6 @@ async def test_a_conflict_can_be_an_error_that_names_the_job(rota_app: TestRota)
     with pytest.raises(JobExists, match=rf"job {first.id}, which is queued, has the same unique key") as raised:
         await report.enqueue(1)
     assert raised.value.job.id == first.id
-
-
-EVERYTHING = ("queued", "running", "succeeded", "dead", "cancelled")
 
 
 @pytest.mark.parametrize("state", ["queued", "succeeded", "dead", "cancelled"])

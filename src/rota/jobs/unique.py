@@ -25,8 +25,9 @@ class Unique:
 
     The key is all arguments (`by=None`), what a function of some of them returns (`by=lambda order_id: order_id`), the
     argument of this name (`by="order_id"`), or, if no parameter is called so, this very text. A new job conflicts with one
-    that is in one of `states` and was enqueued `within` this time, if that is given. Then the one there is is returned, or
-    JobExists is raised, or the one there is takes the arguments, due time and options of the new one if it still waits.
+    that is in one of `states` and was enqueued `within` this time, if that is given; otherwise for ever, also when the
+    history has dropped that one. A dead job counts until its letter is resolved. On a conflict the one there is is returned,
+    or JobExists is raised, or the one there is takes the arguments, due time and options of the new one if it still waits.
     """
 
     by: Callable[..., object] | str | None = None
