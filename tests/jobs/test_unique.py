@@ -3,9 +3,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -556,12 +558,79 @@ def test_a_function_of_what_the_task_does_not_have_is_refused_at_declaration() -
         app.task(unique=7)  # type: ignore[call-overload]
 
 
-async def test_a_key_of_none_is_refused(rota_app: TestRota) -> None:
-    @rota_app.task(unique=Unique(by=lambda n: None))
-    async def report(n: int) -> None: ...
+@dataclass(frozen=True)
+class Place:
+    city: str
+    streets: frozenset[str]
 
-    with pytest.raises(InvalidArguments, match="gave None"):
-        await report.enqueue(1)
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (9, "9"),
+        ("9", "9"),
+        (UUID(int=7), str(UUID(int=7))),
+        (date(2025, 1, 31), "2025-01-31"),
+        (datetime(2025, 1, 31, 12), "2025-01-31T12:00:00"),
+        (Decimal("1.10"), "1.10"),
+        ((1, UUID(int=7)), f'[1, "{UUID(int=7)}"]'),
+        ({"b": 1, "a": None}, '{"a": null, "b": 1}'),
+        ({"b", "a", 3}, r'["\"a\"", "\"b\"", "3"]'),
+        (Place("Rome", frozenset({"b", "a"})), '{"city": "Rome", "streets": ["a", "b"]}'),
+    ],
+    ids=repr,
+)
+def test_equal_keys_are_one_text_everywhere(key: object, text: str) -> None:
+    task = Rota("dbname=nowhere").task(unique=Unique(by=lambda n: key))(lambda n: None)
+
+    new = task.bind(1)
+
+    assert new.unique is not None
+    assert new.unique.key == text
+
+
+@pytest.mark.parametrize(
+    "key",
+    [object(), lambda: None, {1: 2, "a": 3}, {(1, 2): 3}, float, [object()], {object()}],
+    ids=["object", "function", "mixed names", "odd names", "class", "in a list", "in a set"],
+)
+def test_a_key_that_could_be_another_text_elsewhere_is_refused(key: object) -> None:
+    task = Rota("dbname=nowhere").task(name="report", unique=Unique(by=lambda n: key))(lambda n: None)
+
+    with pytest.raises(
+        InvalidArguments, match=r"Task 'report' was not enqueued: its unique key, a function of n, is .*text everywhere"
+    ):
+        task.bind(1)
+
+
+async def test_a_key_may_be_as_large_as_the_arguments_and_hold_any_text(rota_app: TestRota) -> None:
+    @rota_app.task(unique=Unique(by=lambda text: text + "\0\ud800"))
+    async def report(text: str) -> None: ...
+
+    first = await report.enqueue("x" * 1_000_000)
+
+    assert (await report.enqueue("x" * 1_000_000)).id == first.id
+    assert (await report.enqueue("x" * 999_999)).id != first.id
+
+
+def test_a_key_whose_function_fails_names_the_task_and_the_argument() -> None:
+    task = Rota("dbname=nowhere").task(name="report", unique=Unique(by=lambda order: order["id"]))(lambda order: None)
+
+    with pytest.raises(
+        InvalidArguments,
+        match=r"Task 'report' was not enqueued: its unique key, a function of order, failed with KeyError: 'id'\.",
+    ) as raised:
+        task.bind({"name": "x"})
+
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("by", [lambda n: None, "n"], ids=["function", "parameter"])
+def test_a_key_of_none_is_refused(by: Any) -> None:
+    task = Rota("dbname=nowhere").task(name="report", unique=Unique(by=by))(lambda n=None: None)
+
+    with pytest.raises(InvalidArguments, match=r"Task 'report' was not enqueued: its unique key, .*n, is None"):
+        task.bind()
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
