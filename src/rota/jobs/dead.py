@@ -14,7 +14,7 @@ from rota.jobs.codec import Codec, decoded, encoded
 from rota.jobs.conversion.plain import ANYTHING, Mismatch, Room, TooLarge, brief, dumps, read_json
 from rota.jobs.definition import Task
 from rota.jobs.inspect import get_job
-from rota.jobs.job import Job, JobId, Waiter
+from rota.jobs.job import Job, JobId, Owner
 from rota.jobs.letters import (
     Letter,
     LetterFilters,
@@ -40,7 +40,7 @@ class Dead:
     """
 
     def __init__(
-        self, database: Database, tasks: Mapping[str, Task[..., Any]], codec: Codec | None, app: Waiter
+        self, database: Database, tasks: Mapping[str, Task[..., Any]], codec: Codec | None, app: Owner
     ) -> None:
         self._database = database
         self._tasks = tasks

@@ -14,7 +14,7 @@ from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError, InvalidArguments, JobExists
 from rota.jobs.codec import Codec, encoded, readable
 from rota.jobs.conversion.plain import dumps, read_json
-from rota.jobs.job import Job, NewJob, NewUnique, Waiter, masked
+from rota.jobs.job import Job, NewJob, NewUnique, Owner, masked
 from rota.postgres.arrays import numbers
 from rota.postgres.notify import wake_channel
 from rota.postgres.query import Query, Row, Steps, statement
@@ -23,6 +23,7 @@ __all__ = [
     "check_name",
     "check_priority",
     "check_tags",
+    "digest",
     "enqueue",
     "enqueue_all",
     "enqueue_many",
@@ -106,7 +107,7 @@ ENQUEUE = statement(
 )
 
 
-def enqueue(new: NewJob, schema: str, app: Waiter, *, wake: bool, codec: Codec | None = None) -> Query[Job[Any]]:
+def enqueue(new: NewJob, schema: str, app: Owner, *, wake: bool, codec: Codec | None = None) -> Query[Job[Any]]:
     """Add one job. It is there once the statement's transaction commits; `wake` also tells idle workers then."""
     params = {
         "task": new.task,
@@ -158,7 +159,7 @@ ENQUEUE_MANY = statement(
 
 
 def enqueue_many(
-    new: Sequence[NewJob], schema: str, app: Waiter, *, codec: Codec | None = None
+    new: Sequence[NewJob], schema: str, app: Owner, *, codec: Codec | None = None
 ) -> Query[list[Job[Any]]]:
     """Add the jobs in one statement and return them in the order given."""
     numbered: dict[NewJob, int] = {}
@@ -195,7 +196,7 @@ PUT = statement(
 
 def put_jobs(
     new: Sequence[NewJob],
-    app: Waiter,
+    app: Owner,
     *,
     call: UUID | None = None,
     codec: Codec | None = None,
@@ -291,7 +292,7 @@ def refuse_twins(new: Sequence[NewJob]) -> None:
 
 
 def enqueue_all(
-    new: Sequence[NewJob], schema: str, app: Waiter, *, call: UUID, codec: Codec | None
+    new: Sequence[NewJob], schema: str, app: Owner, *, call: UUID, codec: Codec | None
 ) -> Steps[list[Job[Any]]]:
     """Add the jobs in one transaction, in as many statements as it takes, and return them in the order given."""
     added: list[Job[Any]] = []
@@ -329,7 +330,7 @@ def _array(tags: tuple[str, ...]) -> str | None:
     return "{" + ",".join('"' + tag.replace("\\", "\\\\").replace('"', '\\"') + '"' for tag in tags) + "}"
 
 
-def _job(new: NewJob, row: Any, app: Waiter) -> Job[Any]:
+def _job(new: NewJob, row: Any, app: Owner) -> Job[Any]:
     return Job(
         id=row[0],
         task=new.task,

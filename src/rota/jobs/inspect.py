@@ -10,7 +10,7 @@ from uuid import UUID
 
 from rota.errors import ConfigurationError
 from rota.jobs.codec import readable
-from rota.jobs.job import AttemptError, Job, JobId, Waiter, masked
+from rota.jobs.job import AttemptError, Job, JobId, Owner, masked
 from rota.postgres.query import Query, Row, many, scalar, statement
 
 __all__ = [
@@ -70,7 +70,7 @@ GET = statement(
 )
 
 
-def get_job(id: JobId, app: Waiter | None) -> Query[Job[Any] | None]:
+def get_job(id: JobId, app: Owner | None) -> Query[Job[Any] | None]:
     """One job with its errors, or None."""
     return GET.query({"id": check_id(id), "errors": True}, read=lambda rows: _job(rows[0], app) if rows else None)
 
@@ -136,7 +136,7 @@ LIST = statement(
 
 
 def list_jobs(
-    app: Waiter | None,
+    app: Owner | None,
     *,
     state: str | None = None,
     queue: str | None = None,
@@ -269,7 +269,7 @@ def database_time() -> Query[datetime]:
     return TIME.query(read=scalar)
 
 
-def _job(row: Row, app: Waiter | None) -> Job[Any]:
+def _job(row: Row, app: Owner | None) -> Job[Any]:
     codec = None if app is None else app.codec
     return Job(
         id=row[0],

@@ -12,7 +12,7 @@ from typing import Any
 from rota.errors import JobNotFound, NotPossible
 from rota.jobs.audit import record
 from rota.jobs.inspect import check_id, get_job
-from rota.jobs.job import Job, JobId, Waiter
+from rota.jobs.job import Job, JobId, Owner
 from rota.jobs.letters import Letter, get_letter
 from rota.jobs.resolve import find_holder, retry_letter
 from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
@@ -20,7 +20,7 @@ from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
 __all__ = ["retry_job"]
 
 
-def retry_job(id: JobId, channel: str, actor: str, app: Waiter) -> Steps[Job[Any]]:
+def retry_job(id: JobId, channel: str, actor: str, app: Owner) -> Steps[Job[Any]]:
     """Have the job tried now; returns the one that will run. See Jobs.retry."""
     number = check_id(id)
     state = yield _hasten(number, channel)
