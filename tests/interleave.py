@@ -11,6 +11,8 @@ from typing import Any
 
 import psycopg
 
+from rota.testing import until_sync
+
 Step = Callable[[psycopg.Connection[Any]], Any]
 
 
@@ -58,3 +60,29 @@ class Sessions:
         pid = self._connections[session].info.backend_pid
         row = self._watcher.execute("select cardinality(pg_blocking_pids(%s)) > 0", [pid]).fetchone()
         return bool(row and row[0])
+
+
+def at_once(
+    db: psycopg.Connection[Any], lock: str, calls: list[Callable[[], Any]], then: Callable[[], None] = lambda: None
+) -> list[Future[Any]]:
+    """The calls, made to wait for one lock in this order and let go together, when `then` is done."""
+    with ThreadPoolExecutor(len(calls)) as threads:
+        db.execute("begin")
+        db.execute(lock)
+        futures = []
+        for call in calls:
+            futures.append(threads.submit(call))
+            until_sync(lambda: _waiting(db) == len(futures), what="the call waits for the lock")
+        then()
+        db.execute("commit")
+    return futures
+
+
+def _waiting(db: psycopg.Connection[Any]) -> int:
+    # a look from within the transaction sees one moment only, unless told otherwise
+    db.execute("select pg_stat_clear_snapshot()")
+    row = db.execute(
+        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])

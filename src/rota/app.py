@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from rota.clock import Duration
 from rota.embedded import shared_server
@@ -17,7 +17,7 @@ from rota.errors import ConfigurationError, DatabaseUnavailable, RotaError
 from rota.facts import Facts
 from rota.jobs.codec import Codec, check_codec
 from rota.jobs.dead import Dead
-from rota.jobs.enqueue import check_name, enqueue, enqueue_many, in_batches, put_jobs, refuse_twins
+from rota.jobs.enqueue import check_name, enqueue, enqueue_all, put_jobs, refuse_twins
 from rota.jobs.inline import run_inline, run_inline_sync
 from rota.jobs.job import Job, NewJob
 from rota.jobs.package import Package
@@ -32,7 +32,6 @@ from rota.postgres.foreign import foreign
 from rota.postgres.identity import adopt, check_identity, compare_identity
 from rota.postgres.notify import Throttle
 from rota.postgres.pool import Database, UserPool
-from rota.postgres.query import Steps
 from rota.postgres.roles import grant_roles
 from rota.postgres.schema import Migration, applied_migrations, check_schema, migrate, migration_files
 from rota.release import RELEASE
@@ -150,7 +149,8 @@ class Rota:
         call = uuid4()
         for pause in _pauses(jobs):
             try:
-                return await self.database.run_steps(_steps(jobs, self.settings.schema, self.jobs, call, self.codec))
+                steps = enqueue_all(jobs, self.settings.schema, self.jobs, call=call, codec=self.codec)
+                return await self.database.run_steps(steps)
             except DatabaseUnavailable:
                 if pause is None:
                     raise
@@ -168,7 +168,8 @@ class Rota:
         call = uuid4()
         for pause in _pauses(jobs):
             try:
-                return self.database.run_steps_sync(_steps(jobs, self.settings.schema, self.jobs, call, self.codec))
+                steps = enqueue_all(jobs, self.settings.schema, self.jobs, call=call, codec=self.codec)
+                return self.database.run_steps_sync(steps)
             except DatabaseUnavailable:
                 if pause is None:
                     raise
@@ -363,17 +364,6 @@ def _checked(new: Iterable[NewJob]) -> list[NewJob]:
             )
     refuse_twins(jobs)
     return jobs
-
-
-def _steps(jobs: list[NewJob], schema: str, app: Jobs, call: UUID, codec: Codec | None) -> Steps[list[Job[Any]]]:
-    added: list[Job[Any]] = []
-    plain = all(job.unique is None for job in jobs)
-    for batch in in_batches(jobs):
-        if plain:
-            added += yield enqueue_many(batch, schema, app, codec=codec)
-        else:
-            added += yield put_jobs(batch, app, call=call, codec=codec)
-    return added
 
 
 def _pauses(jobs: list[NewJob]) -> Sequence[float | None]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import psycopg
 import pytest
 from tests.drivers import ASYNC, SYNC, Oops, User
 
 from rota import ConfigurationError, Unique
-from rota.facts import WorkerStarted
-from rota.testing import TestRota, fact
+from rota.postgres.notify import wake_channel
+from rota.postgres.query import identifier
+from rota.testing import TestRota
 
 pytestmark = pytest.mark.one_server  # what is shown here is up to the drivers
 
@@ -83,27 +84,43 @@ async def test_a_unique_job_conflicts_across_connections(rota_app: TestRota, rot
     assert (again.id, again.existing, other.existing) == (first.id, True, False)
 
 
-async def test_workers_are_woken_by_the_commit(rota_app: TestRota, rota_database: str, opening: Any) -> None:
-    loop = asyncio.get_running_loop()
+@pytest.fixture
+def heard(rota_database: str) -> Iterator[Callable[[float], list[str]]]:
+    """The queues whose workers were woken, up to now or, given a time, until one is."""
+    with psycopg.connect(rota_database, autocommit=True) as listener:
+        listener.execute(f"listen {identifier(wake_channel('rota'))}")
 
-    @rota_app.task
-    async def when() -> float:
-        return loop.time()
+        def heard(timeout: float) -> list[str]:
+            listener.execute("select")  # brings along what has come
+            return [notify.payload for notify in listener.notifies(timeout=timeout, stop_after=1 if timeout else None)]
 
-    started = fact(rota_app.facts, WorkerStarted)
-    working = asyncio.create_task(rota_app.work())
-    await started
-    async with opening(rota_database) as user:
-        await asyncio.sleep(0.3)  # idle for longer than the first quick looks, shorter than the poll
-        async with user.transaction():
-            job = await when.on(user.native).enqueue()
-            await asyncio.sleep(0.1)
-            committing = loop.time()
-    ran = await job.wait(10)
-    rota_app.stop()
-    await working
+        yield heard
 
-    assert 0 <= ran - committing < 1.0
+
+def test_workers_are_woken_by_the_commit_of_a_sync_connection(
+    rota_app: TestRota, user: User, heard: Callable[[float], list[str]]
+) -> None:
+    @rota_app.task(queue="mail")
+    def greet() -> None: ...
+
+    with user.transaction():
+        greet.on(user.native).enqueue_sync()
+        too_early = heard(0)
+
+    assert (too_early, heard(10)) == ([], ["mail"])
+
+
+async def test_workers_are_woken_by_the_commit_of_an_async_connection(
+    rota_app: TestRota, rota_database: str, opening: Any, heard: Callable[[float], list[str]]
+) -> None:
+    @rota_app.task(queue="mail")
+    async def greet() -> None: ...
+
+    async with opening(rota_database) as user, user.transaction():
+        await greet.on(user.native).enqueue()
+        too_early = heard(0)
+
+    assert (too_early, heard(10)) == ([], ["mail"])
 
 
 def test_what_is_no_connection_is_refused(rota_app: TestRota) -> None:

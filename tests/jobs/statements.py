@@ -11,7 +11,7 @@ import psycopg
 from tests.interleave import Step
 
 from rota.jobs.enqueue import put_jobs
-from rota.jobs.job import NewJob, NewUnique, Waiter
+from rota.jobs.job import NewJob, NewUnique, Owner
 from rota.leases.members import join_member
 from rota.postgres.query import Query
 
@@ -46,7 +46,7 @@ def join(db: Db, member: UUID | None = None) -> UUID:
 
 
 def put(*new: NewJob) -> Query[Any]:
-    return put_jobs(new, cast(Waiter, None))
+    return put_jobs(new, cast(Owner, None))
 
 
 def unique(key: str, *, task: str = "t", conflict: str = "return", states: Sequence[str] = LIVE, **more: Any) -> NewJob:

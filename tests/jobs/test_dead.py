@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from tests.interleave import at_once
 
 from rota import (
     ConfigurationError,
+    Discard,
     InvalidArguments,
     JobFailed,
     JobNotFound,
     NotPossible,
     PayloadTooLarge,
     Retry,
+    Rota,
     Unique,
     current_job,
 )
-from rota.jobs import letters as letters_room
+from rota.jobs import resolve as resolve_room
 from rota.jobs.job import Job
 from rota.postgres.notify import wake_channel
-from rota.testing import TestRota, until_sync
+from rota.testing import TestRota
 
 
 @pytest.fixture
@@ -55,32 +60,6 @@ def put_letters(db: psycopg.Connection[Any], count: int = 1, **columns: Any) -> 
         row,
     ).fetchall()
     return [id for (id,) in made]
-
-
-def at_once(
-    db: psycopg.Connection[Any], lock: str, calls: list[Callable[[], Any]], then: Callable[[], None] = lambda: None
-) -> list[Future[Any]]:
-    """The calls, made to wait for one lock in this order and let go together, when `then` is done."""
-    with ThreadPoolExecutor(len(calls)) as threads:
-        db.execute("begin")
-        db.execute(lock)
-        futures = []
-        for call in calls:
-            futures.append(threads.submit(call))
-            until_sync(lambda: _waiting(db) == len(futures), what="the call waits for the lock")
-        then()
-        db.execute("commit")
-    return futures
-
-
-def _waiting(db: psycopg.Connection[Any]) -> int:
-    # a look from within the transaction sees one moment only, unless told otherwise
-    db.execute("select pg_stat_clear_snapshot()")
-    row = db.execute(
-        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 def audit(db: psycopg.Connection[Any]) -> list[Any]:
@@ -273,6 +252,83 @@ async def test_a_settled_job_retried_at_once_is_repeated_once(rota_app: TestRota
     assert {future.result() for future in futures} == {live.id}
 
 
+@pytest.mark.parametrize("state", ["succeeded", "cancelled at once", "cancelled by its worker", "discarded when dead"])
+async def test_a_settled_job_takes_its_unique_key_back_unless_a_live_one_has_it(
+    rota_app: TestRota, db: psycopg.Connection[Any], state: str
+) -> None:
+    @rota_app.task(unique=Unique(by="n", within="1h", states=("queued", "running", "succeeded")), retry=None)
+    async def once(n: int) -> None:
+        if state == "discarded when dead":
+            raise ValueError(n)
+        if state == "cancelled by its worker":
+            raise Discard("no")
+
+    job = await once.using(key="k").enqueue(1)
+    if state == "cancelled at once":
+        await job.cancel()
+    await rota_app.drain()
+    if state == "discarded when dead":
+        await rota_app.jobs.discard(job.id)
+    rota_app.advance("2h")
+    live = await once.enqueue(1)
+
+    with pytest.raises(
+        NotPossible, match=rf"job {live.id}, which is queued, has its unique key.*rota jobs cancel {live.id}"
+    ):
+        await job.retry()
+    await live.cancel()
+    db.execute("update rota.uniques set ended = 'cancelled'")  # as upkeep does when history forgets it
+    again = await job.retry()
+    assert (again.origin, again.existing) == (job.id, False)
+    assert (await once.enqueue(1)).id == again.id
+    assert (await job.retry()).id == again.id
+    kept = db.execute("select job_id, keep_until - created_at = interval '1 hour', ended from rota.uniques")
+    assert kept.fetchall() == [(again.id, True, None)]
+
+
+@pytest.mark.parametrize("first", ["retry", "enqueue"])
+def test_a_retry_of_a_settled_job_and_an_enqueue_of_its_key_at_once_leave_one_job(
+    rota_app: TestRota, db: psycopg.Connection[Any], first: str
+) -> None:
+    once = rota_app.task(name="once", unique="key")(lambda: None)
+    job = once.enqueue_sync()
+    rota_app.drain_sync()
+    calls: list[Callable[[], Any]] = [lambda: rota_app.jobs.retry_sync(job.id), once.enqueue_sync]
+    at_once(db, "select from rota.uniques for update", calls if first == "retry" else calls[::-1])
+
+    (live,) = rota_app.enqueued()
+    assert live.origin == (job.id if first == "retry" else None)
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("place", ["history", "dead"])
+def test_retries_at_once_through_a_pool_at_a_stricter_isolation_make_one_job(
+    rota_app: TestRota, db: psycopg.Connection[Any], rota_database: str, place: str, colour: str
+) -> None:
+    @rota_app.task(name="do", retry=None)
+    def do() -> None:
+        if place == "dead":
+            raise ValueError
+
+    job = do.enqueue_sync()
+    rota_app.drain_sync()
+    strict = {"options": "-c default_transaction_isolation=serializable"}
+
+    def retry() -> int:
+        with ConnectionPool(rota_database, kwargs=strict, min_size=1, open=True) as pool:
+            return Rota(rota_database, pool=pool).jobs.retry_sync(job.id).id
+
+    async def retry_async() -> int:
+        async with AsyncConnectionPool(rota_database, kwargs=strict, min_size=1, open=False) as pool:
+            return (await Rota(rota_database, pool=pool).jobs.retry(job.id)).id
+
+    call = retry if colour == "sync" else lambda: asyncio.run(retry_async())
+    futures = at_once(db, f"select from rota.{place} where id = {job.id} for update", [call] * 2)
+
+    (live,) = rota_app.enqueued()
+    assert {future.result() for future in futures} == {live.id}
+
+
 async def test_a_unique_key_that_a_live_job_has_keeps_the_letter(
     rota_app: TestRota, db: psycopg.Connection[Any]
 ) -> None:
@@ -292,11 +348,11 @@ async def test_a_unique_key_that_a_live_job_has_keeps_the_letter(
     assert (await rota_app.dead.get(dead.id)).resolution is None
 
     await live.cancel()
+    db.execute("update rota.uniques set ended = 'cancelled'")  # as upkeep does when history forgets it
     again = await dead.retry()
     assert (await once.enqueue(1)).id == again.id
-    assert db.execute("select job_id, keep_until - created_at = interval '1 hour' from rota.uniques").fetchall() == [
-        (again.id, True)
-    ]
+    kept = db.execute("select job_id, keep_until - created_at = interval '1 hour', ended from rota.uniques")
+    assert kept.fetchall() == [(again.id, True, None)]
 
 
 @pytest.mark.parametrize("how", ["one", "many"])
@@ -501,7 +557,7 @@ def test_letters_are_found_by_all_filters(rota_app: TestRota, db: psycopg.Connec
 async def test_many_are_retried_in_batches_the_oldest_first(
     rota_app: TestRota, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letters_room, "_BATCH", 4)
+    monkeypatch.setattr(resolve_room, "_BATCH", 4)
     chosen = put_letters(db, 10, task="send", error_type="Timeout")
     others = put_letters(db, 3, task="other")
 
@@ -530,7 +586,7 @@ async def test_of_letters_under_one_key_one_is_retried(rota_app: TestRota, db: p
 def test_many_are_acknowledged_in_batches(
     rota_app: TestRota, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letters_room, "_BATCH", 4)
+    monkeypatch.setattr(resolve_room, "_BATCH", 4)
     put_letters(db, 9, queue="mail")
     put_letters(db, 1)
 
@@ -546,7 +602,7 @@ def test_many_are_acknowledged_in_batches(
 def test_several_who_retry_all_at_once_make_one_job_of_each(
     rota_app: TestRota, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letters_room, "_BATCH", 7)
+    monkeypatch.setattr(resolve_room, "_BATCH", 7)
     put_letters(db, 100)
     db.execute("update rota.dead set unique_key = rota.unique_digest('t', (id %% 60)::text) where id %% 2 = 0", [])
 

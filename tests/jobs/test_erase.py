@@ -8,12 +8,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.interleave import at_once
 from tests.jobs.test_cancel import at_work
-from tests.jobs.test_dead import at_once
 
 from rota import ClaimLost, ConfigurationError, JobNotFound, Retry, Unique, current_job
 from rota.jobs import erase as erase_room
 from rota.jobs.erase import Erased
+from rota.postgres.query import Query
 from rota.testing import TestRota
 
 TABLES = ("jobs", "dead", "history", "attempts", "uniques")
@@ -157,5 +158,20 @@ def test_a_call_that_takes_the_place_of_a_tagged_one_meanwhile_is_kept(
         db, "select from rota.uniques for update", [lambda: rota_app.jobs.erase_sync(tag="user:1")], then=replace
     )
 
-    assert erased.result().live == 0
+    assert erased.result() == Erased()
     assert job.refresh_sync().args == {"n": 2}
+    assert left(db)["uniques"] == 1
+
+
+ERASING = [erase_room._lock_keys([1]), erase_room._erase([1], "t", "c"), erase_room._count([1], "t")]
+
+
+@pytest.mark.parametrize("query", ERASING, ids=["lock", "erase", "count"])
+def test_keys_are_found_by_their_jobs(rota_app: TestRota, db: psycopg.Connection[Any], query: Query[Any]) -> None:
+    """Nothing else would tell which they are but a look at all of them."""
+    db.execute("insert into rota.uniques (key, job_id) select gen_random_uuid(), n from generate_series(1, 20000) as n")
+    db.execute("analyze rota.uniques")
+
+    plan = db.execute("explain " + query.statement.sql("rota"), query.params).fetchall()
+
+    assert not [line for (line,) in plan if "Seq Scan on uniques" in line]

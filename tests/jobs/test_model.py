@@ -39,7 +39,7 @@ from rota.errors import JobExists
 from rota.jobs.cancel import cancel_jobs, discard_jobs, end_cancelled, find_unwanted
 from rota.jobs.claim import ClaimedJob, Lane, Start, claim, claim_suspect, find_lanes, give_back_claim, held_tokens
 from rota.jobs.enqueue import enqueue, enqueue_many, refuse_twins
-from rota.jobs.job import NewJob, NewUnique, Waiter
+from rota.jobs.job import NewJob, NewUnique, Owner
 from rota.jobs.outcome import Buried, Cancelled, Failure, HandedBack, Lost, Retried, Snoozed, Succeeded, Unsuccessful
 from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.rescue import rescue
@@ -59,7 +59,7 @@ SETTINGS = settings(
 )
 LOST_LIMIT = 2  # a shorter way to the same end
 FAILURE = Failure("ValueError", "no", "trace")
-NOBODY = cast(Waiter, None)
+NOBODY = cast(Owner, None)
 NONE_LOCKED: frozenset[int] = frozenset()
 Knows = dict[str, int]
 

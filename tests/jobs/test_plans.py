@@ -32,7 +32,7 @@ from rota.jobs.claim import (
     held_tokens,
 )
 from rota.jobs.enqueue import enqueue_many
-from rota.jobs.job import NewJob, Waiter
+from rota.jobs.job import NewJob, Owner
 from rota.jobs.outcome import Failure, Retried, Succeeded
 from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.rescue import rescue
@@ -66,7 +66,7 @@ EXPLAIN = {
     "auto_explain.log_nested_statements": "on",
     "auto_explain.log_level": "notice",
 }
-NOBODY = cast(Waiter, None)
+NOBODY = cast(Owner, None)
 FAILURE = Failure("ValueError", "no", "trace")
 
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from rota import Rota, RotaError
+from rota import Rota, RotaError, Unique
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,19 @@ async def test_who_enqueues_can_neither_read_arguments_nor_work(roles: Roles) ->
             await front.jobs.get(job.id)
         with pytest.raises(RotaError, match="permission denied"):
             await front.work(drain=True)
+
+
+async def test_who_meets_a_job_under_its_key_reads_its_arguments_only_with_the_right_to(roles: Roles) -> None:
+    async with app_of(roles, "enqueue") as front, app_of(roles, "worker") as back:
+        first = await back.tasks["double"].using(unique="k", tags=["theirs"]).enqueue(21)
+
+        met = await front.tasks["double"].using(unique="k").enqueue(1)
+        replaced = await front.tasks["double"].using(unique=Unique(by="k", conflict="replace")).enqueue(2)
+        known = await back.tasks["double"].using(unique="k").enqueue(3)
+
+        assert (met.id, met.args, met.tags) == (first.id, None, ("theirs",))
+        assert (replaced.id, replaced.args) == (first.id, {"n": 2})
+        assert (known.id, known.args) == (first.id, {"n": 2})
 
 
 async def test_who_looks_can_change_nothing(roles: Roles) -> None:

@@ -14,22 +14,18 @@ from rota.jobs.codec import Codec, decoded, encoded
 from rota.jobs.conversion.plain import ANYTHING, Mismatch, Room, TooLarge, brief, dumps, read_json
 from rota.jobs.definition import Task
 from rota.jobs.inspect import get_job
-from rota.jobs.job import Job, JobId, Waiter
+from rota.jobs.job import Job, JobId, Owner
 from rota.jobs.letters import (
-    Batch,
     Letter,
     LetterFilters,
-    acknowledge_batch,
-    acknowledge_letter,
     count_free_letters,
     count_letters,
     found_letter,
     get_letter,
     list_letters,
     read_filters,
-    retry_batch,
-    retry_letter,
 )
+from rota.jobs.resolve import Batch, acknowledge_batch, acknowledge_letter, retry_batch, retry_letter
 from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps
@@ -45,7 +41,7 @@ class Dead:
     """
 
     def __init__(
-        self, database: Database, tasks: Mapping[str, Task[..., Any]], codec: Codec | None, app: Waiter
+        self, database: Database, tasks: Mapping[str, Task[..., Any]], codec: Codec | None, app: Owner
     ) -> None:
         self._database = database
         self._tasks = tasks

@@ -186,7 +186,7 @@ class BoundTask(Generic[P, R_co]):
         signature = self.task.signature
         new = replace(self.template, args=signature.encode(args, kwargs))
         if self.unique is not None:
-            new = replace(new, unique=self.unique.of(signature, args, kwargs))
+            new = replace(new, unique=self.unique.of(self.task.name, signature, args, kwargs))
         return new
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:

@@ -6,26 +6,28 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
 from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError, InvalidArguments, JobExists
-from rota.jobs.codec import Codec, encoded
+from rota.jobs.codec import Codec, encoded, readable
 from rota.jobs.conversion.plain import dumps, read_json
-from rota.jobs.job import Job, NewJob, Waiter
+from rota.jobs.job import Job, NewJob, NewUnique, Owner
 from rota.jobs.redact import masked
 from rota.postgres.arrays import numbers
 from rota.postgres.notify import wake_channel
-from rota.postgres.query import Query, Row, statement
+from rota.postgres.query import Query, Row, Steps, statement
 
 __all__ = [
     "check_name",
     "check_priority",
     "check_tags",
+    "digest",
     "enqueue",
+    "enqueue_all",
     "enqueue_many",
-    "in_batches",
     "put_jobs",
     "refuse_twins",
 ]
@@ -106,7 +108,7 @@ ENQUEUE = statement(
 )
 
 
-def enqueue(new: NewJob, schema: str, app: Waiter, *, wake: bool, codec: Codec | None = None) -> Query[Job[Any]]:
+def enqueue(new: NewJob, schema: str, app: Owner, *, wake: bool, codec: Codec | None = None) -> Query[Job[Any]]:
     """Add one job. It is there once the statement's transaction commits; `wake` also tells idle workers then."""
     params = {
         "task": new.task,
@@ -158,7 +160,7 @@ ENQUEUE_MANY = statement(
 
 
 def enqueue_many(
-    new: Sequence[NewJob], schema: str, app: Waiter, *, codec: Codec | None = None
+    new: Sequence[NewJob], schema: str, app: Owner, *, codec: Codec | None = None
 ) -> Query[list[Job[Any]]]:
     """Add the jobs in one statement and return them in the order given."""
     numbered: dict[NewJob, int] = {}
@@ -186,38 +188,50 @@ def enqueue_many(
 PUT = statement(
     "put_jobs",
     """
-    select put.place, put.id, put.created_at, put.due_at, put.state, put.existing
-    from {schema}.put_jobs(%(jobs)s::text::jsonb) as put
+    select put.place, put.id, put.created_at, put.due_at, put.existing, put.stored::text
+    from {schema}.put_jobs(%(jobs)s::text::jsonb, %(later)s::text::jsonb) as put
     order by put.place
     """,
 )
 
 
 def put_jobs(
-    new: Sequence[NewJob], app: Waiter, *, call: UUID | None = None, codec: Codec | None = None
+    new: Sequence[NewJob],
+    app: Owner,
+    *,
+    call: UUID | None = None,
+    codec: Codec | None = None,
+    before: int = 0,
+    later: Sequence[NewJob] = (),
 ) -> Query[list[Job[Any]]]:
     """Add the jobs, each unique one under its key, and return them, or the ones that are there already, in the order given.
 
     Raises JobExists where a job that may not exist twice does: nothing was added then. The same `call`, repeated because its
-    reply was lost, adds nothing the second time.
+    reply was lost, adds nothing the second time. It may come in parts, in one transaction: so many jobs came `before`, and
+    the keys of those that come `later` are locked now.
     """
 
     def read(rows: Sequence[Row]) -> list[Job[Any]]:
-        jobs = [_put(new[place - 1], rest, app) for place, *rest in rows]
-        for (place, *_), job in zip(rows, jobs, strict=True):
-            unique = new[place - 1].unique
-            if job.existing and unique is not None and unique.conflict == "raise":
+        jobs = []
+        for place, *fresh, existing, stored in rows:
+            asked = new[place - 1]
+            job = _job(asked, fresh, app)
+            if stored is not None:
+                job = replace(_found(job, read_json(stored), codec), existing=existing)
+            if existing and asked.unique is not None and asked.unique.conflict == "raise":
                 raise JobExists(
                     f"{job.task!r} was not enqueued: job {job.id}, which is {job.state}, has the same unique key"
-                    f"{_shown_key(new[place - 1])}. Nothing was added; use conflict='return' to get that job instead.",
+                    f"{_shown_key(asked)}. Nothing was added; use conflict='return' to get that job instead.",
                     job,
                 )
+            jobs.append(job)
         return jobs
 
-    return PUT.query(
-        {"jobs": "[" + ",".join([_written(each, _own(call, place), codec) for place, each in enumerate(new)]) + "]"},
-        read=read,
-    )
+    params = {
+        "jobs": f"[{','.join([_written(each, _own(call, place), codec) for place, each in enumerate(new, before)])}]",
+        "later": dumps([{"unique": _key(each, each.unique)} for each in later if each.unique is not None]),
+    }
+    return PUT.query(params, read=read)
 
 
 def _shown_key(new: NewJob) -> str:
@@ -226,7 +240,7 @@ def _shown_key(new: NewJob) -> str:
 
 
 def _own(call: UUID | None, place: int) -> UUID | None:
-    """The call of one of many: a twin in the same batch is not a repetition."""
+    """The call of one of many: a twin in the same call is not a repetition."""
     return None if call is None else UUID(int=call.int ^ place)
 
 
@@ -246,10 +260,9 @@ def _written(new: NewJob, call: UUID | None, codec: Codec | None) -> str:
     }
     if new.unique is not None:
         said["unique"] = {
-            "key": new.unique.key,
+            **_key(new, new.unique),
             "states": list(new.unique.states),
             "within": new.unique.within,
-            "conflict": new.unique.conflict,
             "call": None if call is None else str(call),
         }
     # the arguments are JSON already
@@ -259,6 +272,15 @@ def _written(new: NewJob, call: UUID | None, codec: Codec | None) -> str:
 def _stored(new: NewJob, codec: Codec | None) -> str:
     """The arguments as they are stored."""
     return encoded(codec, new.args, f"Task {new.task!r} was not enqueued", secret=bool(new.redact))
+
+
+def _key(new: NewJob, unique: NewUnique) -> dict[str, str]:
+    return {"digest": str(digest(new.task, unique.key)), "conflict": unique.conflict}
+
+
+def digest(task: str, key: str) -> UUID:
+    """What stands for a key in the tables, whatever its size; in SQL this is `unique_digest`."""
+    return UUID(bytes=sha256(f"{task}\x1f{key}".encode("utf-8", "surrogatepass")).digest()[:16])
 
 
 def refuse_twins(new: Sequence[NewJob]) -> None:
@@ -275,7 +297,23 @@ def refuse_twins(new: Sequence[NewJob]) -> None:
             )
 
 
-def in_batches(new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+def enqueue_all(
+    new: Sequence[NewJob], schema: str, app: Owner, *, call: UUID, codec: Codec | None
+) -> Steps[list[Job[Any]]]:
+    """Add the jobs in one transaction, in as many statements as it takes, and return them in the order given."""
+    added: list[Job[Any]] = []
+    plain = all(each.unique is None for each in new)
+    for batch in _in_batches(new):
+        if plain:
+            added += yield enqueue_many(batch, schema, app, codec=codec)
+        else:
+            # the first locks all keys: two calls that each lock theirs part by part could wait for each other in a circle
+            later = () if added else new[len(batch) :]
+            added += yield put_jobs(batch, app, call=call, codec=codec, before=len(added), later=later)
+    return added
+
+
+def _in_batches(new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
     """The jobs in runs that one statement can carry well: so many rows, so many bytes."""
     start = size = 0
     for place, job in enumerate(new):
@@ -298,15 +336,7 @@ def _array(tags: tuple[str, ...]) -> str | None:
     return "{" + ",".join('"' + tag.replace("\\", "\\\\").replace('"', '\\"') + '"' for tag in tags) + "}"
 
 
-def _put(new: NewJob, row: Any, app: Waiter) -> Job[Any]:
-    *stored, state, existing = row
-    job = replace(_job(new, stored, app), state=state, existing=existing)
-    # the arguments of the one that is there are its own
-    replaced = new.unique is not None and new.unique.conflict == "replace" and state in ("queued", "blocked")
-    return replace(job, args=None) if existing and not replaced else job
-
-
-def _job(new: NewJob, row: Any, app: Waiter) -> Job[Any]:
+def _job(new: NewJob, row: Any, app: Owner) -> Job[Any]:
     return Job(
         id=row[0],
         task=new.task,
@@ -323,3 +353,33 @@ def _job(new: NewJob, row: Any, app: Waiter) -> Job[Any]:
         retention=new.retention,
         _app=app,
     )
+
+
+def _found(asked: Job[Any], stored: dict[str, Any], codec: Codec | None) -> Job[Any]:
+    """The job that holds a key, by its row in whichever table that is. Of one that history has dropped, little is known."""
+    return replace(
+        asked,
+        queue=stored.get("queue", asked.queue),
+        state=stored["state"],
+        priority=stored.get("priority", asked.priority),
+        attempt=stored.get("attempt", 0),
+        args=masked(readable(codec, stored.get("args")), stored.get("redact")),
+        result=readable(codec, stored.get("result")),
+        losses=stored.get("losses", 0),
+        started_at=_time(stored.get("started_at") or stored.get("claimed_at")),
+        finished_at=_time(stored.get("finished_at") or stored.get("died_at")),
+        member=UUID(stored["member"]) if stored.get("member") else None,
+        tags=tuple(stored.get("tags") or ()),
+        version=stored.get("version", asked.version),
+        key=stored.get("key"),
+        progress=stored.get("progress"),
+        progress_note=stored.get("progress_note"),
+        cancel_requested_at=_time(stored.get("cancel_requested_at")),
+        reason=stored.get("reason") or stored.get("cancel_reason"),
+        origin=stored.get("origin"),
+        retention=stored.get("retention"),
+    )
+
+
+def _time(written: str | None) -> datetime | None:
+    return None if written is None else datetime.fromisoformat(written)

@@ -111,7 +111,13 @@ LOCK_KEYS = statement(
     """
     select held.key
     from {schema}.uniques as held
-    where held.job_id = any (%(ids)s::bigint[])
+    where held.key = any (array(
+        select job.unique_key from {schema}.jobs as job where job.id = any (%(ids)s::bigint[])
+        union all
+        select letter.unique_key from {schema}.dead as letter where letter.id = any (%(ids)s::bigint[])
+        union all
+        select done.unique_key from {schema}.history as done where done.id = any (%(ids)s::bigint[])
+    ))
     -- before the jobs, and in the order in which those who enqueue take them
     order by held.key
     for update
@@ -139,22 +145,30 @@ ERASE = statement(
         delete from {schema}.jobs as job
         using chosen
         where job.id = chosen.id
-        returning job.id
+        returning job.id, job.unique_key
     ), dead as (
         delete from {schema}.dead as letter
         where letter.id = any (%(ids)s::bigint[])
-        returning letter.id
+        returning letter.id, letter.unique_key
     ), settled as (
         delete from {schema}.history as done
         where done.id = any (%(ids)s::bigint[])
-        returning done.id
+        returning done.id, done.unique_key
     ), tried as (
         delete from {schema}.attempts as attempt
         where attempt.job_id = any (%(ids)s::bigint[])
         returning attempt.job_id
     ), freed as (
         delete from {schema}.uniques as held
-        where held.job_id = any (%(ids)s::bigint[])
+        using (
+            select id, unique_key from live
+            union all
+            select id, unique_key from dead
+            union all
+            select id, unique_key from settled
+        ) as gone
+        where held.key = gone.unique_key
+          and held.job_id = gone.id
         returning held.key
     ), told as materialized (
         select count({schema}.notify(%(channel)s, members.member::text))
@@ -176,12 +190,27 @@ def _erase(ids: Sequence[JobId], tag: str, channel: str) -> Query[Erased]:
 COUNT = statement(
     "count_erasable",
     """
+    with live as materialized (
+        select id, unique_key from {schema}.jobs where id = any (%(ids)s::bigint[]) and %(tag)s = any (tags)
+    ), dead as materialized (
+        select id, unique_key from {schema}.dead where id = any (%(ids)s::bigint[])
+    ), settled as materialized (
+        select id, unique_key from {schema}.history where id = any (%(ids)s::bigint[])
+    )
     select
-        (select count(*) from {schema}.jobs where id = any (%(ids)s::bigint[]) and %(tag)s = any (tags)),
-        (select count(*) from {schema}.dead where id = any (%(ids)s::bigint[])),
-        (select count(*) from {schema}.history where id = any (%(ids)s::bigint[])),
+        (select count(*) from live), (select count(*) from dead), (select count(*) from settled),
         (select count(*) from {schema}.attempts where job_id = any (%(ids)s::bigint[])),
-        (select count(*) from {schema}.uniques where job_id = any (%(ids)s::bigint[]))
+        (
+            select count(*)
+            from {schema}.uniques as held
+            join (
+                select id, unique_key from live
+                union all
+                select id, unique_key from dead
+                union all
+                select id, unique_key from settled
+            ) as gone on gone.unique_key = held.key and gone.id = held.job_id
+        )
     """,
 )
 

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from rota.jobs.inspect import get_job
-from rota.jobs.job import AttemptError, Job, JobId, Waiter
+from rota.jobs.job import AttemptError, Job, JobId, Owner
 from rota.jobs.letters import Letter, get_letter
 from rota.postgres.query import Query, Row, Steps, statement
 
@@ -35,7 +35,7 @@ class Explanation:
         return "\n".join((f"Job {self.job.id} ({self.job.task}) is {self.state}.", *self.reasons))
 
 
-def explain_job(id: JobId, app: Waiter) -> Steps[Explanation | None]:
+def explain_job(id: JobId, app: Owner) -> Steps[Explanation | None]:
     """Explain the job as it is now; None when there is none."""
     job: Job[Any] | None = yield get_job(id, app)
     if job is None:

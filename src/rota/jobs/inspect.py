@@ -11,7 +11,7 @@ from uuid import UUID
 from rota.errors import ConfigurationError
 from rota.jobs.codec import readable
 from rota.jobs.definition import Task
-from rota.jobs.job import AttemptError, Job, JobId, Waiter
+from rota.jobs.job import AttemptError, Job, JobId, Owner
 from rota.jobs.redact import masked
 from rota.postgres.query import Query, Row, many, scalar, statement
 
@@ -75,7 +75,7 @@ GET = statement(
 )
 
 
-def get_job(id: JobId, app: Waiter | None) -> Query[Job[Any] | None]:
+def get_job(id: JobId, app: Owner | None) -> Query[Job[Any] | None]:
     """One job with its errors, or None."""
     return GET.query({"id": check_id(id), "errors": True}, read=lambda rows: _job(rows[0], app) if rows else None)
 
@@ -141,7 +141,7 @@ LIST = statement(
 
 
 def list_jobs(
-    app: Waiter | None,
+    app: Owner | None,
     *,
     state: str | None = None,
     queue: str | None = None,
@@ -288,7 +288,7 @@ def database_time() -> Query[datetime]:
     return TIME.query(read=scalar)
 
 
-def _job(row: Row, app: Waiter | None) -> Job[Any]:
+def _job(row: Row, app: Owner | None) -> Job[Any]:
     codec = None if app is None else app.codec
     return Job(
         id=row[0],
@@ -319,7 +319,7 @@ def _job(row: Row, app: Waiter | None) -> Job[Any]:
     )
 
 
-def shown_args(app: Waiter | None, task: str, stored: Any, redact: Sequence[str] | None) -> Any:
+def shown_args(app: Owner | None, task: str, stored: Any, redact: Sequence[str] | None) -> Any:
     """Stored arguments as people may see them: without what was redacted when they were enqueued, or is by now.
 
     A row that was enqueued by plain SQL says nothing about it; the task does, where the app has it.

@@ -12,7 +12,7 @@ from rota.clock import Duration
 from rota.errors import RotaError
 from rota.jobs.codec import Codec
 
-__all__ = ["AttemptError", "Job", "JobId", "NewJob", "NewUnique", "Waiter"]
+__all__ = ["AttemptError", "Job", "JobId", "NewJob", "NewUnique", "Owner"]
 
 JobId = int
 R_co = TypeVar("R_co", covariant=True)
@@ -61,7 +61,7 @@ class AttemptError:
     finished_at: datetime
 
 
-class Waiter(Protocol):
+class Owner(Protocol):
     """What a job in hand needs of the app it came from."""
 
     @property
@@ -121,7 +121,7 @@ class Job(Generic[R_co]):
     retention: str | None = None
     #: True when enqueueing found this job under its unique key, and added none
     existing: bool = False
-    _app: Waiter | None = field(default=None, repr=False, compare=False)
+    _app: Owner | None = field(default=None, repr=False, compare=False)
 
     async def wait(self, timeout: Duration | None = None) -> R_co:
         """Wait until the job is settled and return its result; raises JobFailed, JobCancelled or TimeoutError."""
@@ -153,7 +153,7 @@ class Job(Generic[R_co]):
     def retry_sync(self) -> Job[R_co]:
         return self._owner().retry_sync(self.id)
 
-    def _owner(self) -> Waiter:
+    def _owner(self) -> Owner:
         if self._app is None:
             raise RotaError(
                 f"Job {self.id} was not read through an app, so it cannot ask for news. Use app.jobs.get({self.id})."

@@ -131,7 +131,7 @@ class Jobs:
         One that waits for a later time, or its next attempt, becomes due. Of a dead one a new job is made, with all its
         attempts before it, and the letter is resolved; asked again, that same job is returned. Of a settled one a new job is
         made too, or the one that was is returned while it is live. Raises JobNotFound; NotPossible for one that runs or is
-        blocked, and when a live job has the unique key of a dead one.
+        blocked, and when a live job has the unique key of a dead or settled one.
         """
         return await self._database.run_steps(self._retrying(id, by), dry_run=dry_run)
 

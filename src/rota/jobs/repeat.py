@@ -1,24 +1,26 @@
 """Having a job tried again, or sooner, wherever it is.
 
 A job moves one way only: from live to dead or settled, and from dead to settled. Looked for in that order, each place under
-a lock, it cannot slip past.
+a lock, it cannot slip past. A unique one is made again only under the lock of its key, and while no live job has that key.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rota.errors import JobNotFound, NotPossible
 from rota.jobs.audit import record
 from rota.jobs.inspect import check_id, get_job
-from rota.jobs.job import Job, JobId, Waiter
-from rota.jobs.letters import Letter, get_letter, retry_letter
-from rota.postgres.query import Query, Steps, scalar, statement
+from rota.jobs.job import Job, JobId, Owner
+from rota.jobs.letters import Letter, get_letter
+from rota.jobs.resolve import find_holder, retry_letter
+from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
 
 __all__ = ["retry_job"]
 
 
-def retry_job(id: JobId, channel: str, actor: str, app: Waiter) -> Steps[Job[Any]]:
+def retry_job(id: JobId, channel: str, actor: str, app: Owner) -> Steps[Job[Any]]:
     """Have the job tried now; returns the one that will run. See Jobs.retry."""
     number = check_id(id)
     state = yield _hasten(number, channel)
@@ -93,11 +95,23 @@ def _retry_dead(id: JobId, channel: str, actor: str) -> Steps[JobId | None]:
         return letter.successor
 
 
-LOCK_SETTLED = statement(
-    "lock_settled", "select done.id from {schema}.history as done where done.id = %(id)s for update"
+LOCK_KEY = statement(
+    "lock_settled_key",
+    """
+    insert into {schema}.uniques (key)
+    select done.unique_key
+    from {schema}.history as done
+    where done.id = %(id)s
+      and done.unique_key is not null
+    on conflict (key) do update set key = excluded.key
+    """,
 )
 
-# A statement of its own after the lock: only then does it see the job that the last holder of the lock has put.
+LOCK_SETTLED = statement(
+    "lock_settled", "select done.task, done.unique_key from {schema}.history as done where done.id = %(id)s for update"
+)
+
+# A statement of its own after the locks: only then does it see the jobs that their last holders have put.
 REPEAT = statement(
     "repeat_job",
     """
@@ -105,16 +119,30 @@ REPEAT = statement(
         select job.id
         from {schema}.jobs as job
         where job.origin = %(id)s
-        order by job.id
+        -- an expression, which no index is sorted by: without statistics PostgreSQL would rather walk all ids
+        order by job.id + 0
         limit 1
     ), put as (
-        insert into {schema}.jobs as job (task, args, queue, priority, version, key, tags, retention, redact, origin)
-        select done.task, done.args, done.queue, done.priority, done.version, done.key, done.tags, done.retention,
-               done.redact, done.id
+        insert into {schema}.jobs as job (
+            task, args, queue, priority, version, key, tags, retention, redact, unique_key, origin
+        )
+        select
+            done.task, done.args, done.queue, done.priority, done.version, done.key, done.tags, done.retention, done.redact,
+            done.unique_key, done.id
         from {schema}.history as done
         where done.id = %(id)s
           and not exists (select from again)
-        returning job.id, job.queue
+          and not exists (select from {schema}.jobs as live where live.unique_key = done.unique_key)
+        returning job.id, job.queue, job.unique_key, job.created_at
+    ), held as (
+        update {schema}.uniques as held
+        set job_id = put.id,
+            created_at = put.created_at,
+            -- a period in which there is to be one only begins anew
+            keep_until = held.keep_until + (put.created_at - held.created_at),
+            ended = null
+        from put
+        where held.key = put.unique_key
     ), woken as materialized (
         select count({schema}.notify(%(channel)s, put.queue)) from put
     )
@@ -126,9 +154,24 @@ REPEAT = statement(
 
 def _repeat(id: JobId, channel: str, actor: str) -> Steps[JobId | None]:
     """A new job with the call of a settled one; or the one that is live, if that was asked for before."""
-    if (yield LOCK_SETTLED.query({"id": id}, read=scalar)) is None:
+    # before the job, as all do who need both
+    yield LOCK_KEY.query({"id": id}, read=nothing)
+    settled = yield LOCK_SETTLED.query({"id": id}, read=_row)
+    if settled is None:
         return None
-    again, is_new = yield REPEAT.query({"id": id, "channel": channel}, read=lambda rows: rows[0])
+    while (found := (yield REPEAT.query({"id": id, "channel": channel}, read=_row))) is None:
+        task, key = settled
+        holder = yield find_holder(key)
+        if holder is not None:
+            raise NotPossible(
+                f"Job {id} ({task}) was not retried: job {holder[0]}, which is {holder[1]}, has its unique key, and there may be "
+                f"only one of them. Wait for that job, or end it: rota jobs cancel {holder[0]}."
+            )
+    again, is_new = found
     if is_new:
         yield record(actor, "retry", {"job": id, "successor": again})
     return again  # type: ignore[no-any-return]
+
+
+def _row(rows: Sequence[Row]) -> Row | None:
+    return rows[0] if rows else None

@@ -54,16 +54,16 @@ _TO_HISTORY = """
         returning
             job.id, job.created_at, job.due_at, job.claimed_at, job.token, job.attempt, job.losses, job.priority, job.version,
             job.member, job.queue, job.task, job.args, job.key, job.tags, job.retention, job.origin, job.redact,
-            outcome.result, outcome.seconds
+            job.unique_key, outcome.result, outcome.seconds
     ), recorded as (
         insert into {schema}.history (
             id, created_at, due_at, claimed_at, started_at, finished_at, token, attempt, losses, priority, version,
-            member, state, queue, task, args, result, key, tags, retention, origin, redact
+            member, state, queue, task, args, result, key, tags, retention, origin, redact, unique_key
         )
         select
             id, created_at, due_at, claimed_at, {schema}.now() - seconds * interval '1 second', {schema}.now(), token,
             attempt, losses, priority, version, member, 'succeeded', queue, task, args, result::jsonb, key, tags, retention,
-            origin, redact
+            origin, redact, unique_key
         from settled
     )
 """
@@ -174,12 +174,12 @@ MOVES = """
     ), cancelled as (
         insert into {schema}.history (
             id, created_at, due_at, claimed_at, started_at, token, attempt, losses, priority, version, member, state,
-            queue, task, args, key, tags, retention, origin, redact, reason
+            queue, task, args, key, tags, retention, origin, redact, unique_key, reason
         )
         select
             id, created_at, due_at, claimed_at, {schema}.now() - seconds * interval '1 second', token, attempt,
             losses + (kind = 'lost')::integer, priority, version, member, 'cancelled', queue, task, args, key, tags,
-            retention, origin, redact,
+            retention, origin, redact, unique_key,
             case when kind = 'cancelled' then coalesce(message, cancel_reason) else cancel_reason end
         from gone
         where fate = 'cancelled'

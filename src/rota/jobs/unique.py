@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from datetime import date, time
 from typing import Any, Literal, get_args
 
 from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError, InvalidArguments
-from rota.jobs.arguments import Signature
+from rota.jobs.arguments import LIMIT, Signature
+from rota.jobs.conversion.build import Builder
+from rota.jobs.conversion.plain import Room, brief, shown
 from rota.jobs.job import NewUnique
 
 __all__ = ["Unique", "read_unique"]
@@ -25,8 +28,9 @@ class Unique:
 
     The key is all arguments (`by=None`), what a function of some of them returns (`by=lambda order_id: order_id`), the
     argument of this name (`by="order_id"`), or, if no parameter is called so, this very text. A new job conflicts with one
-    that is in one of `states` and was enqueued `within` this time, if that is given. Then the one there is is returned, or
-    JobExists is raised, or the one there is takes the arguments, due time and options of the new one if it still waits.
+    that is in one of `states` and was enqueued `within` this time, if that is given; otherwise for ever, also when the
+    history has dropped that one. A dead job counts until its letter is resolved. On a conflict the one there is is returned,
+    or JobExists is raised, or the one there is takes the arguments, due time and options of the new one if it still waits.
     """
 
     by: Callable[..., object] | str | None = None
@@ -59,9 +63,9 @@ class Unique:
                     f"{', '.join(signature.names) or 'no parameters'}. Name the function's parameters after the task's."
                 )
 
-    def of(self, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewUnique:
-        """What a call with these arguments, which fit, says about others."""
-        return self.under(self._key(signature, args, kwargs))
+    def of(self, task: str, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewUnique:
+        """What a call with these arguments, which fit, says about others. Raises InvalidArguments."""
+        return self.under(self._key(task, signature, args, kwargs))
 
     def under(self, key: str) -> NewUnique:
         """What a job with this key says about others."""
@@ -69,23 +73,58 @@ class Unique:
         within = None if self.within is None else seconds(self.within)
         return NewUnique(key, tuple(states), within, self.conflict)
 
-    def _key(self, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def _key(self, task: str, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if self.by is None:
             return json.dumps(json.loads(signature.encode_whole(args, kwargs)), sort_keys=True)
         if isinstance(self.by, str) and self.by not in signature.names:
             return self.by
+        refused = f"Task {task!r} was not enqueued:"
         values = signature.values(args, kwargs)
         if isinstance(self.by, str):
-            key = values[self.by]
+            asked, key = self.by, values[self.by]
         else:
-            asked = _asked(self.by)
-            key = self.by(**(values if asked is None else {name: values[name] for name in asked}))
+            names = _asked(self.by)
+            given = values if names is None else {name: values[name] for name in names}
+            asked = f"a function of {', '.join(given) or 'nothing'}"
+            try:
+                key = self.by(**given)
+            except Exception as error:
+                raise InvalidArguments(
+                    f"{refused} its unique key, {asked}, failed with {brief(error)}. Let Unique(by=...) return a key for every "
+                    "call that fits, or enqueue without unique."
+                ) from error
         if key is None:
             raise InvalidArguments(
-                "Unique(by=...) gave None for this call, which would make it the same as every other such call. Return a key, or "
-                "enqueue without unique."
+                f"{refused} its unique key, {asked}, is None, which would make it the same as every other such call. Return a "
+                "key, or enqueue without unique."
             )
-        return key if isinstance(key, str) else json.dumps(key, sort_keys=True, default=str)
+        try:
+            return _text(key)
+        except Exception as error:
+            raise InvalidArguments(
+                f"{refused} its unique key, {asked}, is {shown(key)}, and nothing says how to write that so that equal keys are "
+                "the same text everywhere. Use text, numbers, or lists of these."
+            ) from error
+
+
+def _text(key: object) -> str:
+    """A key as text that is the same in every process."""
+    text = _written(key)
+    # what is text as JSON is its own key, as someone would write it in SQL
+    return str(json.loads(text)) if text.startswith('"') else text
+
+
+def _written(key: object) -> str:
+    return json.dumps(key, sort_keys=True, default=_plain)
+
+
+def _plain(value: object) -> object:
+    """What JSON has no form for, as it is stored as an argument. Raises Unconvertible or Mismatch."""
+    if isinstance(value, date | time):  # datetimes too, which need no time zone to be told apart
+        return value.isoformat()
+    if isinstance(value, Set):
+        return sorted(_written(each) for each in value)
+    return Builder().build(type(value)).encode(value, Room(LIMIT))
 
 
 def _asked(function: Callable[..., object]) -> list[str] | None:

@@ -1,7 +1,8 @@
 """The app's own connections for short statements, in both colours, opened at first use.
 
 An async pool belongs to one event loop, so there is one per loop; sync callers share one. A pool of the user's is used
-as it is: its transactions, its limits.
+as it is, with its limits; but what takes several statements runs at READ COMMITTED, where each sees what was committed
+before it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rota.errors import DatabaseUnavailable
 from rota.postgres.connection import BoundedConnection, Connector, check_fork, is_alive, is_stale_plan, translated
 from rota.postgres.dsn import Dsn
 from rota.postgres.foreign import Foreign
-from rota.postgres.query import Query, Row, Steps
+from rota.postgres.query import Query, Row, Steps, nothing, statement
 
 __all__ = ["Database", "UserPool"]
 
@@ -97,14 +98,16 @@ class Database:
 
     async def run_steps(self, steps: Steps[T], *, dry_run: bool = False) -> T:
         """Run the queries of one step in one transaction. With `dry_run` it is undone: only what it returns or raises is left."""
-        return await self._with_connection(lambda connection: _execute_steps(connection, self.schema, steps, dry_run))
+        ours = _at_our_level(steps) if self._user_async else steps
+        return await self._with_connection(lambda connection: _execute_steps(connection, self.schema, ours, dry_run))
 
     def run_sync(self, query: Query[T]) -> T:
         return self._with_connection_sync(lambda connection: _execute_sync(connection, self.schema, query))
 
     def run_steps_sync(self, steps: Steps[T], *, dry_run: bool = False) -> T:
+        ours = _at_our_level(steps) if self._user_sync else steps
         return self._with_connection_sync(
-            lambda connection: _execute_steps_sync(connection, self.schema, steps, dry_run)
+            lambda connection: _execute_steps_sync(connection, self.schema, ours, dry_run)
         )
 
     @contextlib.asynccontextmanager
@@ -292,6 +295,15 @@ def _execute_sync(connection: Connection[Any], schema: str, query: Query[T]) -> 
                 connection.close()
             raise
         return query.read(cursor.fetchall() if cursor.description else [])
+
+
+READ_COMMITTED = statement("read_committed", "set transaction isolation level read committed")
+
+
+def _at_our_level(steps: Steps[T]) -> Steps[T]:
+    """The steps in a transaction of a user's pool, whose own level may show each of them the moment before the first."""
+    yield READ_COMMITTED.query(read=nothing)
+    return (yield from steps)
 
 
 async def _execute_steps(connection: AsyncConnection[Any], schema: str, steps: Steps[T], undo: bool) -> T:

@@ -33,7 +33,7 @@ grant select (id, queue, task, state, priority, created_at, due_at) on {schema}.
 grant execute on function
     {schema}.now(),
     {schema}.notify(text, text),
-    {schema}.put_jobs(jsonb),
+    {schema}.put_jobs(jsonb, jsonb),
     {schema}.enqueue(text, jsonb, text, integer, timestamptz, text[], text, text, integer)
 to {role};
 """

@@ -24,6 +24,7 @@ create index jobs_cancelling on {schema}.jobs (id) where cancel_requested_at is 
 create index jobs_origin on {schema}.jobs (origin) where origin is not null;
 
 alter table {schema}.history
+    add column unique_key uuid,
     add column origin bigint,
     add column reason text,
     add column redact text[];
@@ -57,7 +58,9 @@ create table {schema}.uniques (
     call uuid,
     created_at timestamptz not null default {schema}.now(),
     -- how long it must be remembered when nothing live holds it; null for no longer, infinity for ever
-    keep_until timestamptz
+    keep_until timestamptz,
+    -- what became of the job, noted before history forgets it. One that is found nowhere has succeeded if nothing is noted.
+    ended text check (ended = 'cancelled')
 );
 
 -- Who changed what by hand.
@@ -81,13 +84,16 @@ create function {schema}.unique_digest(task text, key text) returns uuid
     return encode(substring(sha256(convert_to(task || E'\x1f' || key, 'UTF8')) for 16), 'hex')::uuid;
 
 -- Puts jobs in the caller's transaction, in the order given, each unique one under the lock of its key; workers are woken
--- when it commits. A job whose key is held by another is not put: the row then tells of the one that is there. Where one
--- that may not exist twice does (conflict "raise"), nothing is put at all and only such rows are returned.
+-- when it commits. A job whose key is held by another is not put: the row then tells of the one that is there, which is
+-- `stored`. Where one that may not exist twice does (conflict "raise"), nothing is put at all and only such rows are
+-- returned. A call that comes in several parts names the keys of the others in the first, as `later`.
 --
 -- Each statement of a volatile function has a snapshot of its own, so what is read after the lock was waited for includes
 -- what its last holder committed. At REPEATABLE READ and above PostgreSQL refuses instead, and the caller begins anew.
-create function {schema}.put_jobs(jobs jsonb)
-    returns table (place integer, id bigint, created_at timestamptz, due_at timestamptz, state text, existing boolean)
+create function {schema}.put_jobs(jobs jsonb, later jsonb default '[]')
+    returns table (
+        place integer, id bigint, created_at timestamptz, due_at timestamptz, state text, existing boolean, stored jsonb
+    )
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
 as $put_jobs$
@@ -98,12 +104,11 @@ declare
     put record;
     clock timestamptz := {schema}.now();
     refused boolean := false;
-    present boolean;
 begin
     -- all keys at once and in one order, so that two calls with several keys never wait for each other in a circle
     insert into {schema}.uniques (key)
-    select distinct {schema}.unique_digest(job ->> 'task', job #>> '{unique,key}') as key
-    from jsonb_array_elements(jobs) as job
+    select distinct (job #>> '{unique,digest}')::uuid as key
+    from jsonb_array_elements(jobs || later) as job
     where job ? 'unique'
     order by key
     on conflict (key) do update set key = excluded.key;
@@ -112,8 +117,8 @@ begin
     perform
     from {schema}.jobs as job
     where job.unique_key = any (array(
-        select {schema}.unique_digest(spec ->> 'task', spec #>> '{unique,key}')
-        from jsonb_array_elements(jobs) as spec
+        select (spec #>> '{unique,digest}')::uuid
+        from jsonb_array_elements(jobs || later) as spec
         where spec #>> '{unique,conflict}' = 'replace'
     ))
       and job.state in ('queued', 'blocked')
@@ -121,15 +126,18 @@ begin
     for update;
 
     for new in
-        select spec.place::integer as place, spec.job #>> '{unique,key}' as unique_key, held.id, held.created_at, held.due_at, held.state
+        select spec.place::integer as place, held.job
         from jsonb_array_elements(jobs) with ordinality as spec(job, place)
         cross join lateral {schema}.unique_holder(spec.job) as held
         where spec.job #>> '{unique,conflict}' = 'raise'
-          and held.id is not null
+          and held.job is not null
           and not held.own
     loop
         refused := true;
-        place := new.place; id := new.id; created_at := new.created_at; due_at := new.due_at; state := new.state; existing := true;
+        place := new.place;
+        existing := true;
+        stored := new.job;
+        id := stored ->> 'id'; created_at := stored ->> 'created_at'; due_at := stored ->> 'due_at'; state := stored ->> 'state';
         return next;
     end loop;
     if refused then
@@ -138,8 +146,7 @@ begin
 
     for new in
         select spec.place::integer as place, spec.job,
-               case when spec.job ? 'unique'
-                    then {schema}.unique_digest(spec.job ->> 'task', spec.job #>> '{unique,key}') end as digest,
+               (spec.job #>> '{unique,digest}')::uuid as digest,
                coalesce((spec.job ->> 'at')::timestamptz, clock + coalesce((spec.job ->> 'delay')::float8, 0) * interval '1 second')
                     as due_at,
                case when jsonb_typeof(spec.job -> 'tags') = 'array'
@@ -150,44 +157,38 @@ begin
         order by spec.place
     loop
         place := new.place;
-        present := false;
         existing := false;
+        stored := null;
         if new.digest is not null then
-            select * into held from {schema}.unique_holder(new.job);
-            if held.id is not null then
-                id := held.id; created_at := held.created_at; due_at := held.due_at; state := held.state;
-                present := true;
-                existing := not held.own;
-                if new.job #>> '{unique,conflict}' = 'replace' then
-                    update {schema}.jobs as job
-                    set args = new.job -> 'args',
-                        queue = coalesce(new.job ->> 'queue', 'default'),
-                        priority = coalesce((new.job ->> 'priority')::smallint, 0),
-                        version = coalesce((new.job ->> 'version')::smallint, 1),
-                        due_at = new.due_at,
-                        key = new.job ->> 'key',
-                        tags = new.tags,
-                        redact = new.redact,
-                        retention = new.job ->> 'retention',
-                        saved = null
-                    where job.id = held.id
-                      -- one that runs by now, or has run, is as it is
-                      and job.state in ('queued', 'blocked')
-                    returning job.due_at, job.state into put;
-                    if found then
-                        due_at := put.due_at;
-                        state := put.state;
-                    else
-                        -- it was claimed or ended while we waited for its row: look again at what there is now
-                        select * into held from {schema}.unique_holder(new.job);
-                        present := held.id is not null;
-                        existing := present and not held.own;
-                        id := held.id; created_at := held.created_at; due_at := held.due_at; state := held.state;
-                    end if;
+            select found.job, found.own into held from {schema}.unique_holder(new.job) as found;
+            stored := held.job;
+            if stored is not null and new.job #>> '{unique,conflict}' = 'replace' then
+                update {schema}.jobs as job
+                set args = new.job -> 'args',
+                    queue = coalesce(new.job ->> 'queue', 'default'),
+                    priority = coalesce((new.job ->> 'priority')::smallint, 0),
+                    version = coalesce((new.job ->> 'version')::smallint, 1),
+                    due_at = new.due_at,
+                    key = new.job ->> 'key',
+                    tags = new.tags,
+                    redact = new.redact,
+                    retention = new.job ->> 'retention',
+                    saved = null
+                where job.id = (held.job ->> 'id')::bigint
+                  -- one that runs by now, or has run, is as it is
+                  and job.state in ('queued', 'blocked')
+                returning to_jsonb(job) into stored;
+                if not found then
+                    -- it was claimed or ended while we waited for its row: look again at what there is now
+                    select found.job, found.own into held from {schema}.unique_holder(new.job) as found;
+                    stored := held.job;
                 end if;
             end if;
         end if;
-        if not present then
+        if stored is not null then
+            existing := not held.own;
+            id := stored ->> 'id'; created_at := stored ->> 'created_at'; due_at := stored ->> 'due_at'; state := stored ->> 'state';
+        else
             insert into {schema}.jobs as job (
                 task, args, queue, priority, version, due_at, key, tags, redact, retention, unique_key, origin
             )
@@ -207,7 +208,8 @@ begin
                     keep_until = case
                         when not new.job #> '{unique,states}' ?| '{succeeded,dead,cancelled}' then null
                         else coalesce(put.created_at + (new.job #>> '{unique,within}')::float8 * interval '1 second', 'infinity')
-                    end
+                    end,
+                    ended = null
                 where held.key = new.digest;
             end if;
         end if;
@@ -223,59 +225,64 @@ begin
 end
 $put_jobs$;
 
--- The job that holds the unique key of a new one, if any: one that is in a state, and no older, than the new one minds. Its
--- `own` is the one that this very call has put before its reply was lost: it has no quarrel with that.
-create function {schema}.unique_holder(
-    job jsonb, out id bigint, out created_at timestamptz, out due_at timestamptz, out state text, out own boolean
-)
+-- The job that holds the unique key of a new one, if any: one that is in a state, and no older, than the new one minds. It is
+-- the new one's `own` if this very call has put it before its reply was lost: it has no quarrel with that.
+create function {schema}.unique_holder(new jsonb, out job jsonb, out own boolean)
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $unique_holder$
 #variable_conflict use_column
 declare
-    digest uuid := {schema}.unique_digest(job ->> 'task', job #>> '{unique,key}');
-    states text[] := array(select jsonb_array_elements_text(job #> '{unique,states}'));
-    since timestamptz := {schema}.now() - (job #>> '{unique,within}')::float8 * interval '1 second';
+    digest uuid := new #>> '{unique,digest}';
+    states text[] := array(select jsonb_array_elements_text(new #> '{unique,states}'));
+    since timestamptz := {schema}.now() - (new #>> '{unique,within}')::float8 * interval '1 second';
     last record;
+    counts boolean;
 begin
-    select held.job_id, held.call, held.created_at into last
+    select held.job_id, held.call, held.created_at, held.ended into last
     from {schema}.uniques as held
     where held.key = digest and held.job_id > 0;
-    own := coalesce(last.call = (job #>> '{unique,call}')::uuid, false);
+    own := coalesce(last.call = (new #>> '{unique,call}')::uuid, false);
     if not own then
-        select live.id, live.created_at, live.due_at, live.state into id, created_at, due_at, state
+        select to_jsonb(live) into job
         from {schema}.jobs as live
         where live.unique_key = digest
           and live.state = any (states)
           and (since is null or live.created_at > since)
-        order by live.id desc
+        -- an expression, which no index is sorted by: without statistics PostgreSQL would rather walk all ids backwards
+        order by live.id + 0 desc
         limit 1;
-        if found then
-            return;
-        end if;
-    end if;
-    if last.job_id is null then
-        return;
     end if;
     -- what has settled counts for those who mind; and for the call that put it, whatever became of it
-    select found_job.id, found_job.created_at, found_job.due_at, found_job.state into id, created_at, due_at, state
-    from (
-        select live.id, live.created_at, live.due_at, live.state from {schema}.jobs as live where live.id = last.job_id
-        union all
-        select done.id, done.created_at, done.due_at, done.state from {schema}.history as done where done.id = last.job_id
-        union all
-        select dead.id, dead.created_at, dead.due_at, 'dead' from {schema}.dead as dead
-        where dead.id = last.job_id and dead.resolved_at is null
-        union all
-        -- dropped from history by its age, and still within the time the new one minds
-        select last.job_id, last.created_at, last.created_at, 'succeeded'
-        where since is not null
-          and not exists (select from {schema}.jobs as live where live.id = last.job_id)
-          and not exists (select from {schema}.history as done where done.id = last.job_id)
-          and not exists (select from {schema}.dead as dead where dead.id = last.job_id)
-    ) as found_job
-    where own
-       or (found_job.state = any (states) and (since is null or found_job.created_at > since));
+    if job is null and last.job_id is not null and (own or states && '{succeeded,dead,cancelled}') then
+        select found.job, found.counts into job, counts
+        from (
+            select to_jsonb(live) as job, true as counts from {schema}.jobs as live where live.id = last.job_id
+            union all
+            select to_jsonb(done), true from {schema}.history as done where done.id = last.job_id
+            union all
+            -- who acknowledges a letter gives its key back
+            select to_jsonb(letter) || '{"state": "dead"}', letter.resolved_at is null
+            from {schema}.dead as letter
+            where letter.id = last.job_id
+        ) as found;
+        if not found then
+            -- dropped by its age: only this is known of it
+            job := jsonb_build_object(
+                'id', last.job_id, 'created_at', last.created_at, 'due_at', last.created_at,
+                'state', coalesce(last.ended, 'succeeded')
+            );
+            counts := true;
+        end if;
+        if not own and not (counts and job ->> 'state' = any (states) and (since is null or last.created_at > since)) then
+            job := null;
+        end if;
+    end if;
+    -- `put_jobs` reads with the owner's rights: payloads are for those who might have read them with their own
+    job := job - case
+        when has_column_privilege(session_user, $name${schema}.jobs$name$, 'args', 'select') then '{saved}'::text[]
+        else '{saved,args,result}'
+    end;
 end
 $unique_holder$;
 
@@ -306,11 +313,11 @@ create function {schema}.enqueue(
             'key', enqueue.key,
             'version', enqueue.version,
             'unique', case when enqueue.unique_key is not null then jsonb_build_object(
-                'key', enqueue.unique_key,
+                'digest', {schema}.unique_digest(enqueue.task, enqueue.unique_key),
                 'states', '["queued", "blocked", "running"]'::jsonb
             ) end
         )) || jsonb_build_object('args', enqueue.args))) as put;
     end;
 
 -- It writes with the owner's rights: nobody has it without being given it.
-revoke execute on function {schema}.put_jobs(jsonb) from public;
+revoke execute on function {schema}.put_jobs(jsonb, jsonb) from public;

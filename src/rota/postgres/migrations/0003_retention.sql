@@ -17,6 +17,9 @@ insert into {schema}.retention (class, history) values ('standard', '7 days');
 -- Results that are to be forgotten are found by this. A job without one has no entry in it.
 create index history_with_result on {schema}.history (finished_at) where result is not null;
 
+-- What unique jobs were cancelled: `note_cancelled` finds them by this, and any other job has no entry in it.
+create index history_cancelled on {schema}.history (unique_key) where state = 'cancelled' and unique_key is not null;
+
 -- A default partition is the net under the others. It holds next to nothing, and rows leave it one by one.
 create index history_standard_rest_age on {schema}.history_standard_rest (finished_at);
 create index history_rest_age on {schema}.history_rest (finished_at);
@@ -202,6 +205,27 @@ begin
 end
 $drop_partitions$;
 
+-- Notes with keys that are still minded that their jobs, which are about to go, were cancelled; returns how many it noted. One
+-- that is neither found nor noted has succeeded.
+create function {schema}.note_cancelled(settled regclass, before timestamptz, most integer) returns integer
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $note_cancelled$
+declare
+    noted integer;
+begin
+    execute format(
+        'update %1$s.uniques set ended = ''cancelled'' where key = any (array('
+        'select held.key from %2$s as done join %1$s.uniques as held on held.key = done.unique_key and held.job_id = done.id '
+        'where done.state = ''cancelled'' and done.unique_key is not null and done.finished_at < $1 '
+        'and held.ended is null and held.keep_until > $2 limit $3))',
+        $name${schema}$name$, settled
+    ) using before, {schema}.now(), most;
+    get diagnostics noted = row_count;
+    return noted;
+end
+$note_cancelled$;
+
 -- A round of upkeep: short, and the next may follow at once if it is `unfinished`. Who comes while another is at it gets no
 -- row. A step that meets a lock, or that would hold one for long, is told of in `hindered` and left to the next time.
 --
@@ -221,6 +245,7 @@ declare
     anywhere constant uuid := gen_random_uuid();
     kept record;
     touched integer;
+    noted boolean := true;
 begin
     if not pg_try_advisory_xact_lock(lock_key) then
         return;
@@ -232,7 +257,31 @@ begin
     hindered := array[]::text[];
     unfinished := false;
 
-    for kept in select line.net, clock - line.history as before from {schema}.timelines() as line loop
+    for kept in
+        select line.net as settled, clock - line.history as before
+        from {schema}.timelines() as line
+        where line.timeline <> $name${schema}.attempts$name$::regclass
+        union all
+        select there.partition, 'infinity'
+        from {schema}.timelines() as line
+        cross join lateral {schema}.partitions(line.timeline) as there
+        where line.timeline <> $name${schema}.attempts$name$::regclass
+          and there.to_at <= clock - line.history
+        union all
+        select $name${schema}.history_rest$name$, clock - min(shortest.history)
+        from {schema}.retention as shortest
+    loop
+        begin
+            -- what cannot be noted yet stays, and all that settled with it
+            unfinished := unfinished or {schema}.note_cancelled(kept.settled, kept.before, batch) = batch;
+            noted := noted and not unfinished;
+        exception when lock_not_available or deadlock_detected then
+            noted := false;
+            hindered := hindered || format('noting keys of cancelled jobs in %s: %s', kept.settled, sqlerrm);
+        end;
+    end loop;
+
+    for kept in select line.net, clock - line.history as before from {schema}.timelines() as line where noted loop
         begin
             execute format(
                 'delete from %1$s where ctid = any (array('
@@ -249,7 +298,8 @@ begin
 
     begin
         delete from {schema}.history_rest
-        where ctid = any (array(
+        where noted
+          and ctid = any (array(
             select old.ctid
             from {schema}.history_rest as old
             cross join lateral {schema}.rules_for(old.retention) as rules
@@ -328,6 +378,10 @@ begin
               -- a call that is repeated since its reply was lost still finds the job it put
               and held.created_at < clock - interval '1 hour'
               and not exists (select from {schema}.jobs as live where live.id = held.job_id)
+              -- a letter that is retried takes its key back, and the period that was said for it begins anew
+              and not exists (
+                  select from {schema}.dead as letter where letter.id = held.job_id and letter.resolved_at is null
+              )
             -- whoever is about to put a job under the key has locked it
             for update of held skip locked
         ));
@@ -339,16 +393,25 @@ begin
     end;
 
     begin
-        delete from {schema}.dead
-        where id = any (array(
-            select letter.id
-            from {schema}.dead as letter
-            where letter.resolved_at < clock - interval '30 days'
-            order by letter.resolved_at
-            limit batch
-            for update skip locked
-        ));
-        get diagnostics touched = row_count;
+        with gone as (
+            delete from {schema}.dead
+            where id = any (array(
+                select letter.id
+                from {schema}.dead as letter
+                where letter.resolved_at < clock - interval '30 days'
+                order by letter.resolved_at
+                limit batch
+                for update skip locked
+            ))
+            returning id, unique_key
+        ), freed as (
+            -- who acknowledged a letter gave its key back
+            delete from {schema}.uniques as held
+            using gone
+            where held.key = gone.unique_key
+              and held.job_id = gone.id
+        )
+        select count(*) into touched from gone;
         deleted := deleted + touched;
         unfinished := unfinished or touched = batch;
     exception when lock_not_available or deadlock_detected then
@@ -377,7 +440,9 @@ begin
             hindered := hindered || format('adding partitions to %s: %s', kept.timeline, sqlerrm);
         end;
         begin
-            dropped := {schema}.drop_partitions(kept.timeline, kept.history);
+            if noted then
+                dropped := {schema}.drop_partitions(kept.timeline, kept.history);
+            end if;
         exception when lock_not_available or deadlock_detected then
             hindered := hindered || format('dropping partitions of %s: %s', kept.timeline, sqlerrm);
         end;
