@@ -578,7 +578,7 @@ class Place:
         ({"b", "a", 3}, r'["\"a\"", "\"b\"", "3"]'),
         (Place("Rome", frozenset({"b", "a"})), '{"city": "Rome", "streets": ["a", "b"]}'),
     ],
-    ids=repr,
+    ids=["number", "text", "uuid", "date", "datetime", "decimal", "tuple", "mapping", "set", "dataclass"],
 )
 def test_equal_keys_are_one_text_everywhere(key: object, text: str) -> None:
     task = Rota("dbname=nowhere").task(unique=Unique(by=lambda n: key))(lambda n: None)
