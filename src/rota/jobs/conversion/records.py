@@ -121,11 +121,20 @@ def pydantic_model(cls: Any) -> Converter:
 
 
 def msgspec_struct(cls: type, annotation: Any, msgspec: Any) -> Converter:
-    return model(
+    converter = model(
         cls,
         lambda value: msgspec.to_builtins(value, str_keys=True),
         lambda value: msgspec.convert(value, annotation, str_keys=True),
     )
+    write = converter.encode
+
+    def encode(value: Any, room: Room) -> Any:
+        written = write(value, room)
+        converter.decode(written)  # a struct takes anything when it is made, and complains only when it is read
+        return written
+
+    converter.encode = encode
+    return converter
 
 
 def model(cls: type, dump: Callable[[Any], Any], load: Callable[[Any], Any]) -> Converter:
