@@ -101,17 +101,20 @@ begin
     order by key
     on conflict (key) do update set key = excluded.key;
 
-    -- what may be replaced, in the order in which those who cancel or settle take it
-    perform
-    from {schema}.jobs as job
-    where job.unique_key = any (array(
-        select {schema}.unique_digest(spec ->> 'task', spec #>> '{unique,key}')
-        from jsonb_array_elements(jobs) as spec
-        where spec #>> '{unique,conflict}' = 'replace'
-    ))
-      and job.state in ('queued', 'blocked')
-    order by job.id
-    for update;
+    -- what may be replaced, in the order in which those who cancel or settle take it; only where there is such a thing, as
+    -- even a look that finds nothing makes callers at SERIALIZABLE depend on each other
+    if jobs @? '$[*].unique ? (@.conflict == "replace")' then
+        perform
+        from {schema}.jobs as job
+        where job.unique_key = any (array(
+            select {schema}.unique_digest(spec ->> 'task', spec #>> '{unique,key}')
+            from jsonb_array_elements(jobs) as spec
+            where spec #>> '{unique,conflict}' = 'replace'
+        ))
+          and job.state in ('queued', 'blocked')
+        order by job.id
+        for update;
+    end if;
 
     for new in
         select spec.place::integer as place, spec.job #>> '{unique,key}' as unique_key, held.id, held.created_at, held.due_at, held.state
