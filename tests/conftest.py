@@ -115,6 +115,10 @@ def servers(rota_run_folder: Path) -> Iterator[Callable[[str], DatabaseServer]]:
             if version == GIVEN:
                 return stack.enter_context(contextlib.closing(DatabaseServer(os.environ["ROTA_TEST_DATABASE_URL"])))
             url = stack.enter_context(shared_server(rota_run_folder, version, installed()[version]))
+            with psycopg.connect(url, autocommit=True) as admin:
+                # sessions that nobody has set up are far from UTC, and not by whole hours: no moment may depend on it
+                admin.execute("alter system set timezone = 'Pacific/Chatham'")
+                admin.execute("select pg_reload_conf()")
             return stack.enter_context(contextlib.closing(DatabaseServer(url, volatile=True)))
 
         yield server
