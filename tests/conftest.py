@@ -48,10 +48,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--pooled"):
-        for item in items:
-            if direct := item.get_closest_marker("direct"):
-                item.add_marker(pytest.mark.skip(reason=f"behind a pooler: {direct.args[0]}"))
+    if not config.getoption("--pooled"):
+        return
+    pooled = [item for item in items if {"rota_database", "direct_database"} & set(getattr(item, "fixturenames", ()))]
+    # what asks for no database meets no pooler either
+    config.hook.pytest_deselected(items=[item for item in items if item not in pooled])
+    items[:] = pooled
+    for item in items:
+        if direct := item.get_closest_marker("direct"):
+            item.add_marker(pytest.mark.skip(reason=f"behind a pooler: {direct.args[0]}"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -110,6 +115,10 @@ def servers(rota_run_folder: Path) -> Iterator[Callable[[str], DatabaseServer]]:
             if version == GIVEN:
                 return stack.enter_context(contextlib.closing(DatabaseServer(os.environ["ROTA_TEST_DATABASE_URL"])))
             url = stack.enter_context(shared_server(rota_run_folder, version, installed()[version]))
+            with psycopg.connect(url, autocommit=True) as admin:
+                # sessions that nobody has set up are far from UTC, and not by whole hours: no moment may depend on it
+                admin.execute("alter system set timezone = 'Pacific/Chatham'")
+                admin.execute("select pg_reload_conf()")
             return stack.enter_context(contextlib.closing(DatabaseServer(url, volatile=True)))
 
         yield server
@@ -139,11 +148,15 @@ def poolers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 
 
 @pytest.fixture
-def rota_database(
-    rota_server: DatabaseServer, rota_schema: str, pytestconfig: pytest.Config, poolers: Callable[[str], str]
-) -> Iterator[str]:
+def direct_database(rota_server: DatabaseServer, rota_schema: str) -> Iterator[str]:
+    """The address of `rota_database` without a pooler, for sessions that a test watches or sets up as a whole."""
     with rota_server.database(rota_schema) as dsn:
-        yield poolers(dsn) if pytestconfig.getoption("--pooled") else dsn
+        yield dsn
+
+
+@pytest.fixture
+def rota_database(direct_database: str, pytestconfig: pytest.Config, poolers: Callable[[str], str]) -> str:
+    return poolers(direct_database) if pytestconfig.getoption("--pooled") else direct_database
 
 
 class OwnServer:

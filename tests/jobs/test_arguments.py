@@ -707,6 +707,13 @@ def test_a_model_that_holds_what_json_cannot_is_refused() -> None:
     assert "cannot be written as JSON" in refusal(Reading, Reading.model_construct(value=object()))
 
 
+def test_a_struct_that_was_made_of_anything_is_refused_when_it_is_put_and_not_when_it_is_read() -> None:
+    assert "value is no valid Event: ValidationError: Expected `uuid`, got `int` - at `$.id`" in refusal(
+        Event,
+        Event(7),  # type: ignore[arg-type]
+    )
+
+
 def test_a_value_of_a_union_goes_to_the_member_of_exactly_its_class() -> None:
     assert type(read(float | int, stored(float | int, 1))) is int
     assert type(read(float | int, stored(float | int, 1.0))) is float

@@ -109,6 +109,7 @@ async def test_a_job_that_waits_for_its_next_attempt_is_tried_now_and_goes_on_co
     assert await job.wait() == 2
 
 
+@pytest.mark.direct("it listens")
 async def test_workers_of_the_queue_are_woken(rota_app: TestRota, dead: Job[Any], db: psycopg.Connection[Any]) -> None:
     waiting = await rota_app.tasks["halve"].using(queue="later", delay="1h").enqueue(8)
     settled = await rota_app.tasks["halve"].using(queue="again").enqueue(8)

@@ -7,7 +7,7 @@ left waiting while the others go on. Nobody may get an error, and what each was 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -68,14 +68,15 @@ Given = Callable[[Db], object]
 class Stage:
     """A queue that is set up anew for every order of the steps that meet in it."""
 
-    def __init__(self, db: Db, dsn: str) -> None:
+    def __init__(self, db: Db, dsn: str, planning: Mapping[str, str]) -> None:
         self.db = db
         self.dsn = dsn
+        self.planning = planning
 
     def play(self, *scripts: Sequence[Step], given: Given, may_wait: bool = True) -> Iterator[list[Any]]:
         """What the step before the commit of each script returned, for every order of all steps."""
         # rows are met in the order in which workers meet them
-        how = {**_PLANNING, "lock_timeout": "10s" if may_wait else "1ms"}
+        how = {**self.planning, "lock_timeout": "10s" if may_wait else "1ms"}
         options = " ".join(f"-c {name}={value}" for name, value in how.items())
         sessions = Sessions(make_conninfo(self.dsn, options=options), len(scripts))
         try:
@@ -136,9 +137,17 @@ class Stage:
 
 
 @pytest.fixture
-def stage(rota_database: str) -> Iterator[Stage]:
-    with psycopg.connect(rota_database, autocommit=True) as db:
-        yield Stage(db, rota_database)
+def stage(direct_database: str, pytestconfig: pytest.Config) -> Iterator[Stage]:
+    # what meets are sessions, which we must know apart; behind a pooler they are as here, but nobody has set them up
+    planning = {} if pytestconfig.getoption("--pooled") else _PLANNING
+    with psycopg.connect(direct_database, autocommit=True) as db:
+        yield Stage(db, direct_database, planning)
+
+
+@pytest.fixture
+def callers(stage: Stage) -> Stage:
+    """Where those meet who put jobs on connections of their own, which nobody has set up for it."""
+    return Stage(stage.db, stage.dsn, planning={})
 
 
 def queued(count: int, losses: int = 0) -> Given:
@@ -449,10 +458,12 @@ def teammate(dsn: str, failed: set[int]) -> TestRota:
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
-def test_the_default_isolation_of_the_database_changes_nothing_for_apps_and_workers(stage: Stage, level: str) -> None:
+def test_the_default_isolation_of_the_database_changes_nothing_for_apps_and_workers(
+    stage: Stage, rota_database: str, level: str
+) -> None:
     by_default(stage, level)
     failed: set[int] = set()
-    apps = [teammate(stage.dsn, failed) for _ in range(4)]
+    apps = [teammate(rota_database, failed) for _ in range(4)]
 
     def enqueue(app: TestRota) -> list[list[int]]:
         report, flaky = app.tasks["report"], app.tasks["flaky"]
@@ -508,22 +519,22 @@ def look_around(connection: Db) -> None:
 
 @every_strict_level
 def test_plain_jobs_of_callers_at_a_stricter_isolation_never_conflict(
-    stage: Stage, rota_app: TestRota, level: str
+    callers: Stage, rota_app: TestRota, level: str
 ) -> None:
-    by_default(stage, level)
+    by_default(callers, level)
     task = rota_app.task(name="t")(lambda: None)
     puts = [look_around, lambda connection: task.on(connection).enqueue_sync(), commit]
 
-    for one, two in stage.play(puts, puts, given=queued(0)):
-        assert sorted(stage.column("id")) == sorted([one.id, two.id])
+    for one, two in callers.play(puts, puts, given=queued(0)):
+        assert sorted(callers.column("id")) == sorted([one.id, two.id])
 
 
 @every_strict_level
 @every_conflict
 def test_unique_jobs_of_callers_at_a_stricter_isolation_are_put_once_or_refused(
-    stage: Stage, rota_app: TestRota, level: str, conflict: str
+    callers: Stage, rota_app: TestRota, level: str, conflict: str
 ) -> None:
-    by_default(stage, level)
+    by_default(callers, level)
     task = rota_app.task(name="t", unique=Unique(conflict=conflict))(lambda: None)  # type: ignore[arg-type]
 
     def enqueue(connection: Db) -> Any:
@@ -534,16 +545,16 @@ def test_unique_jobs_of_callers_at_a_stricter_isolation_are_put_once_or_refused(
 
     puts = [look_around, refused(enqueue), refused(commit)]
 
-    for one, two in stage.play(puts, puts, given=queued(0)):
-        assert len(stage.column("id")) == 1
-        assert {job.id for job in (one, two) if job} >= set(stage.column("id"))
+    for one, two in callers.play(puts, puts, given=queued(0)):
+        assert len(callers.column("id")) == 1
+        assert {job.id for job in (one, two) if job} >= set(callers.column("id"))
 
 
 @every_strict_level
 def test_a_caller_at_a_stricter_isolation_replaces_a_job_or_is_refused_but_never_one_that_runs(
-    stage: Stage, rota_app: TestRota, level: str
+    callers: Stage, rota_app: TestRota, level: str
 ) -> None:
-    by_default(stage, level)
+    by_default(callers, level)
 
     @rota_app.task(name="t", unique=Unique(by="k", conflict="replace"))
     def task(n: int) -> None: ...
@@ -551,7 +562,7 @@ def test_a_caller_at_a_stricter_isolation_replaces_a_job_or_is_refused_but_never
     claims = [lambda db: db.execute("set transaction isolation level read committed"), step(claiming(ONE)), commit]
     puts = [look_around, refused(lambda connection: task.on(connection).enqueue_sync(2)), refused(commit)]
 
-    for claimed, told in stage.play(claims, puts, given=lambda _: task.enqueue_sync(1)):
-        (args,) = stage.column("args")
+    for claimed, told in callers.play(claims, puts, given=lambda _: task.enqueue_sync(1)):
+        (args,) = callers.column("args")
         assert [json.loads(job.args) for job in claimed] in ([], [args])
         assert args == {"n": 2 if told and told.state == "queued" else 1}

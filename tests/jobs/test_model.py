@@ -14,8 +14,7 @@ import copy
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -715,21 +714,20 @@ def ended(told: Iterable[Any]) -> set[tuple[int, str]]:
     return {(each.id, each.state) for each in told}
 
 
-@contextmanager
-def connected(dsn: str) -> Iterator[Db]:
-    # nobody here may wait for a lock, so one that is waited for is an error and not a hang
-    with psycopg.connect(dsn, autocommit=True, prepare_threshold=0, options="-c lock_timeout=1s") as db:
-        yield db
-
-
 @pytest.mark.one_server
 @pytest.mark.timeout(0 if EXAMPLES else 120)
 # A few examples each: with more, Hypothesis would spend most of them on variants of one.
 @pytest.mark.parametrize("part", range(1 if EXAMPLES else 10))
-def test_the_queue_does_what_its_model_does(rota_database: str, part: int) -> None:
+def test_the_queue_does_what_its_model_does(direct_database: str, rota_database: str, part: int) -> None:
+    with psycopg.connect(direct_database, autocommit=True) as admin:
+        # nobody here may wait for a lock, so one that is waited for is an error and not a hang
+        admin.execute(f"alter database {admin.info.dbname} set lock_timeout = '1s'")
     # a clock that moves only when told
     noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
-    with connected(rota_database) as db, connected(rota_database) as other:
+    with (
+        psycopg.connect(rota_database, autocommit=True) as db,
+        psycopg.connect(rota_database, autocommit=True) as other,
+    ):
         db.execute(
             "create or replace function rota.now() returns timestamptz language sql stable parallel safe "
             f"return (select timestamptz '{noon.isoformat()}' + clock.shift from rota.test_clock as clock)"

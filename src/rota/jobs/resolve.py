@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC
 from uuid import UUID
 
 from rota.errors import NotPossible
@@ -143,14 +144,14 @@ def retry_letter(
 
 def _open(id: JobId, read: Letter | None) -> Letter:
     letter = found_letter(id, read)
-    if letter.resolution is None:
+    if letter.resolved_at is None:
         return letter
     how = f"retried as job {letter.successor}" if letter.resolution == "retried" else "acknowledged"
     note = f" ({letter.note})" if letter.note else ""
     again = f" To try again: rota jobs retry {letter.successor}." if letter.resolution == "retried" else ""
     raise NotPossible(
         f"Letter {id} ({letter.task}) is resolved: {how} by {letter.resolved_by} at "
-        f"{letter.resolved_at:%Y-%m-%d %H:%M:%S %Z}{note}.{again}"
+        f"{letter.resolved_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC{note}.{again}"
     )
 
 

@@ -57,6 +57,7 @@ from rota.leases.members import (
     renew_member,
     watch_members,
 )
+from rota.postgres.ask import ask_sync
 from rota.postgres.connection import Connector, is_direct, translated
 from rota.postgres.keys import lock_key
 from rota.postgres.notify import Probe, cancel_channel, notify, probe_channel, wake_channel
@@ -330,8 +331,7 @@ class Control:
     def _query(self, query: Query[T]) -> T:
         assert self._connection is not None
         try:
-            cursor = self._connection.execute(query.statement.sql(self._schema), query.params)
-            return query.read(cursor.fetchall() if cursor.description else [])
+            return ask_sync(self._connection, self._schema, query)
         except psycopg.Error as error:
             raise translated(error, self._connector.dsn) from error
 

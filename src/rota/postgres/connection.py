@@ -28,8 +28,11 @@ from rota.errors import DatabaseUnavailable, ForkedProcess, InvalidDsn, RotaErro
 from rota.postgres.dsn import Dsn
 
 __all__ = [
+    "IDLE_LIMIT",
     "BoundedConnection",
     "Connector",
+    "Own",
+    "OwnConnection",
     "check_fork",
     "is_about_data",
     "is_alive",
@@ -53,6 +56,9 @@ _NETWORK = {
     "target_session_attrs": "read-write",
 }
 
+#: How long a transaction of ours may idle: never longer than the lease, see the design of takeover.
+IDLE_LIMIT = "15s"
+
 _SESSION: dict[str, str] = {
     "default_transaction_isolation": "read committed",  # every statement of ours is written for it
     "default_transaction_read_only": "off",
@@ -60,7 +66,7 @@ _SESSION: dict[str, str] = {
     "lock_timeout": "10s",
     "idle_session_timeout": "0",
     "transaction_timeout": "0",
-    "idle_in_transaction_session_timeout": "15s",  # never longer than the lease: see the design of takeover
+    "idle_in_transaction_session_timeout": IDLE_LIMIT,
     "search_path": "pg_catalog, pg_temp",  # all our names are qualified
     "timezone": "UTC",
     "client_min_messages": "warning",
@@ -71,7 +77,20 @@ _SESSION: dict[str, str] = {
 }
 
 
-class BoundedConnection(Connection[TupleRow]):
+class Own:
+    """What we know of a connection that we opened."""
+
+    #: whether the session is ours alone, and set up by us, or a transaction pooler stands in between
+    direct = False
+    #: whether a pooler stands in between, and transactions there begin at a stricter level than our queries are written for
+    strict = False
+
+
+class OwnConnection(Own, AsyncConnection[TupleRow]):
+    """An async connection of ours."""
+
+
+class BoundedConnection(Own, Connection[TupleRow]):
     """A sync connection on which no statement waits for ever.
 
     A peer that takes what we send and never answers is not found by keepalives, and the driver waits as long as it takes.
@@ -83,7 +102,7 @@ class BoundedConnection(Connection[TupleRow]):
         return super().wait(_bounded(gen, self.patience), *args, **named)
 
 
-class PromptConnection(AsyncConnection[TupleRow]):
+class PromptConnection(OwnConnection):
     """An async connection that is given up at once when its caller is cancelled.
 
     The driver would first ask the server to cancel, and wait for that; a server that is silent would be waited for twice.
@@ -151,25 +170,26 @@ class Connector:
             raise
         return connection
 
-    async def prepare(self, connection: AsyncConnection[Any]) -> None:
+    async def prepare(self, connection: OwnConnection) -> None:
         """Make a fresh connection ours: session settings where the session is ours, none behind a pooler."""
         try:
             cursor = await connection.execute(*self._first_statement(connection), prepare=False)
-            _mark(connection, direct=bool((await cursor.fetchone() or (False,))[0]))
+            _mark(connection, await cursor.fetchone())
         except psycopg.Error as error:
             raise translated(error, self.dsn) from error
 
-    def prepare_sync(self, connection: Connection[Any]) -> None:
+    def prepare_sync(self, connection: BoundedConnection) -> None:
         try:
             cursor = connection.execute(*self._first_statement(connection), prepare=False)
-            _mark(connection, direct=bool((cursor.fetchone() or (False,))[0]))
+            _mark(connection, cursor.fetchone())
         except psycopg.Error as error:
             raise translated(error, self.dsn) from error
 
-    def _first_statement(self, connection: AsyncConnection[Any] | Connection[Any]) -> tuple[str, dict[str, Any]]:
+    def _first_statement(self, connection: OwnConnection | BoundedConnection) -> tuple[str, dict[str, Any]]:
         settings = {**_SESSION, **self.settings}
         return (
-            "/* rota:settings */ select pg_catalog.pg_backend_pid() = %(pid)s, case when pg_catalog.pg_backend_pid() = %(pid)s "
+            "/* rota:settings */ select pg_catalog.pg_backend_pid() = %(pid)s, "
+            "pg_catalog.current_setting('default_transaction_isolation'), case when pg_catalog.pg_backend_pid() = %(pid)s "
             "then (select pg_catalog.count(pg_catalog.set_config(s.name, s.value, false)) "
             "from unnest(%(names)s::text[], %(values)s::text[]) as s(name, value) "
             # not every version knows every one of them
@@ -182,14 +202,16 @@ class Connector:
         )
 
 
-def _mark(connection: AsyncConnection[Any] | Connection[Any], *, direct: bool) -> None:
-    if not direct:
+def _mark(connection: OwnConnection | BoundedConnection, told: TupleRow | None) -> None:
+    connection.direct, isolation = told[:2] if told else (False, "")
+    if not connection.direct:
+        connection.strict = isolation != "read committed"
         connection.prepare_threshold = None  # the next statement may run on another server connection
 
 
 def is_direct(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
-    """Whether the session is ours alone, or a transaction pooler stands in between."""
-    return connection.prepare_threshold is not None
+    """Whether the session is one of ours, set up by us, and no transaction pooler stands in between."""
+    return isinstance(connection, Own) and connection.direct
 
 
 def is_alive(connection: AsyncConnection[Any] | Connection[Any]) -> bool:

@@ -22,10 +22,11 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout, TooManyRequests
 
 from rota.errors import DatabaseUnavailable
-from rota.postgres.connection import BoundedConnection, Connector, check_fork, is_alive, is_stale_plan, translated
+from rota.postgres.ask import OPENING, ask, ask_steps, ask_steps_sync, ask_sync
+from rota.postgres.connection import BoundedConnection, Connector, OwnConnection, check_fork, is_alive, translated
 from rota.postgres.dsn import Dsn
 from rota.postgres.foreign import Foreign
-from rota.postgres.query import Query, Row, Steps, nothing, statement
+from rota.postgres.query import Query, Row, Steps
 
 __all__ = ["Database", "UserPool"]
 
@@ -39,7 +40,8 @@ _PATIENCE_SECONDS = 60.0
 # Our sessions are set up for our statements. In a transaction of the user's, names are found and time is limited as the
 # database and the role say; but it may not idle for longer than a lease.
 _AS_THE_USER_HAS_IT = "; ".join(
-    f"set local {name} to default" for name in ("search_path", "statement_timeout", "lock_timeout", "timezone")
+    [OPENING]
+    + [f"set local {name} to default" for name in ("search_path", "statement_timeout", "lock_timeout", "timezone")]
 )
 
 
@@ -94,20 +96,18 @@ class Database:
 
     async def run(self, query: Query[T]) -> T:
         """Run the query in a transaction of its own and return what it reads."""
-        return await self._with_connection(lambda connection: _execute(connection, self.schema, query))
+        return await self._with_connection(lambda connection: ask(connection, self.schema, query))
 
     async def run_steps(self, steps: Steps[T], *, dry_run: bool = False) -> T:
         """Run the queries of one step in one transaction. With `dry_run` it is undone: only what it returns or raises is left."""
-        ours = _at_our_level(steps) if self._user_async else steps
-        return await self._with_connection(lambda connection: _execute_steps(connection, self.schema, ours, dry_run))
+        return await self._with_connection(lambda connection: ask_steps(connection, self.schema, steps, undo=dry_run))
 
     def run_sync(self, query: Query[T]) -> T:
-        return self._with_connection_sync(lambda connection: _execute_sync(connection, self.schema, query))
+        return self._with_connection_sync(lambda connection: ask_sync(connection, self.schema, query))
 
     def run_steps_sync(self, steps: Steps[T], *, dry_run: bool = False) -> T:
-        ours = _at_our_level(steps) if self._user_sync else steps
         return self._with_connection_sync(
-            lambda connection: _execute_steps_sync(connection, self.schema, ours, dry_run)
+            lambda connection: ask_steps_sync(connection, self.schema, steps, undo=dry_run)
         )
 
     @contextlib.asynccontextmanager
@@ -208,6 +208,7 @@ class Database:
             kwargs={"autocommit": True, "prepare_threshold": 0},
             configure=connector.prepare,
             check=_check,
+            connection_class=OwnConnection,
             min_size=1,
             max_size=self._size,
             open=False,
@@ -273,59 +274,6 @@ def _patient(connection: Connection[Any]) -> Iterator[None]:
         yield
     finally:
         connection.patience = patience  # type: ignore[attr-defined]
-
-
-async def _execute(connection: AsyncConnection[Any], schema: str, query: Query[T]) -> T:
-    async with connection.cursor(row_factory=tuple_row) as cursor:
-        try:
-            await cursor.execute(query.statement.sql(schema), query.params)
-        except psycopg.Error as error:
-            if is_stale_plan(error):
-                await connection.close()
-            raise
-        return query.read(await cursor.fetchall() if cursor.description else [])
-
-
-def _execute_sync(connection: Connection[Any], schema: str, query: Query[T]) -> T:
-    with connection.cursor(row_factory=tuple_row) as cursor:
-        try:
-            cursor.execute(query.statement.sql(schema), query.params)
-        except psycopg.Error as error:
-            if is_stale_plan(error):
-                connection.close()
-            raise
-        return query.read(cursor.fetchall() if cursor.description else [])
-
-
-READ_COMMITTED = statement("read_committed", "set transaction isolation level read committed")
-
-
-def _at_our_level(steps: Steps[T]) -> Steps[T]:
-    """The steps in a transaction of a user's pool, whose own level may show each of them the moment before the first."""
-    yield READ_COMMITTED.query(read=nothing)
-    return (yield from steps)
-
-
-async def _execute_steps(connection: AsyncConnection[Any], schema: str, steps: Steps[T], undo: bool) -> T:
-    async with connection.transaction(force_rollback=undo):
-        answer: Any = None
-        while True:
-            try:
-                query = steps.send(answer)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            answer = await _execute(connection, schema, query)
-
-
-def _execute_steps_sync(connection: Connection[Any], schema: str, steps: Steps[T], undo: bool) -> T:
-    with connection.transaction(force_rollback=undo):
-        answer: Any = None
-        while True:
-            try:
-                query = steps.send(answer)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            answer = _execute_sync(connection, schema, query)
 
 
 async def _check(connection: AsyncConnection[TupleRow]) -> None:

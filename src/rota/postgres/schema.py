@@ -188,6 +188,8 @@ def _alone(connection: Connection[Any], schema: str) -> Iterator[None]:
     with connection.transaction():
         _run(
             connection,
+            # at a stricter level the wait for the lock would end with what was there before it
+            "set transaction isolation level read committed; "
             "set local statement_timeout = 0; set local lock_timeout = 0; set local search_path = pg_catalog",
         )
         connection.execute("select pg_advisory_xact_lock(%s)", [lock_key(schema, "lock", "migrate")])

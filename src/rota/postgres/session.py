@@ -11,7 +11,8 @@ from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
 from rota.errors import DatabaseUnavailable
-from rota.postgres.connection import Connector, check_fork, is_stale_plan, translated
+from rota.postgres.ask import ask
+from rota.postgres.connection import Connector, check_fork, translated
 from rota.postgres.query import Query
 
 __all__ = ["Session"]
@@ -39,11 +40,8 @@ class Session:
             try:
                 async with asyncio.timeout(self._deadline):
                     connection = await self._connected()
-                    cursor = await connection.execute(query.statement.sql(self._schema), query.params)
-                    rows = await cursor.fetchall() if cursor.description else []
+                    return await ask(connection, self._schema, query)
             except psycopg.Error as error:
-                if is_stale_plan(error):
-                    await self._drop()
                 raise translated(error, self._connector.dsn, self._schema) from error
             except TimeoutError as error:
                 await self._drop()
@@ -54,7 +52,6 @@ class Session:
                 # the statement may be half-way: its connection cannot be used for another
                 await self._drop()
                 raise
-        return query.read(rows)
 
     async def close(self) -> None:
         async with self._lock:

@@ -113,17 +113,20 @@ begin
     order by key
     on conflict (key) do update set key = excluded.key;
 
-    -- what may be replaced, in the order in which those who cancel or settle take it
-    perform
-    from {schema}.jobs as job
-    where job.unique_key = any (array(
-        select (spec #>> '{unique,digest}')::uuid
-        from jsonb_array_elements(jobs || later) as spec
-        where spec #>> '{unique,conflict}' = 'replace'
-    ))
-      and job.state in ('queued', 'blocked')
-    order by job.id
-    for update;
+    -- what may be replaced, in the order in which those who cancel or settle take it; only where there is such a thing, as
+    -- even a look that finds nothing makes callers at SERIALIZABLE depend on each other
+    if (jobs || later) @? '$[*].unique ? (@.conflict == "replace")' then
+        perform
+        from {schema}.jobs as job
+        where job.unique_key = any (array(
+            select (spec #>> '{unique,digest}')::uuid
+            from jsonb_array_elements(jobs || later) as spec
+            where spec #>> '{unique,conflict}' = 'replace'
+        ))
+          and job.state in ('queued', 'blocked')
+        order by job.id
+        for update;
+    end if;
 
     for new in
         select spec.place::integer as place, held.job

@@ -1,0 +1,112 @@
+"""Running queries on a connection: each in a transaction of its own, at READ COMMITTED, for which they are written.
+
+A session of ours has that level as its default. Behind a pooler in transaction mode, and on a connection from a pool of the
+user's, the default is what the database or the role says, or what another client left behind. A query goes alone there as
+well, in one round trip. PostgreSQL refuses one for what others do at the same time at stricter levels only: then it had no
+effect, and is repeated in a block that sets the level. Where the default is known to be stricter, such a block comes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, TypeVar
+
+from psycopg import AsyncConnection, Connection
+from psycopg.errors import Error, SerializationFailure
+from psycopg.rows import tuple_row
+
+from rota.postgres.connection import IDLE_LIMIT, Own, is_direct, is_stale_plan
+from rota.postgres.query import Query, Row, Steps
+
+__all__ = ["OPENING", "ask", "ask_steps", "ask_steps_sync", "ask_sync"]
+
+T = TypeVar("T")
+
+#: How a block of ours begins where the session is not set up for it. Whoever freezes in it may not keep its locks.
+OPENING = (
+    f"set transaction isolation level read committed; set local idle_in_transaction_session_timeout = '{IDLE_LIMIT}'"
+)
+
+
+async def ask(connection: AsyncConnection[Any], schema: str, query: Query[T]) -> T:
+    """Run the query in a transaction of its own and return what it reads. Nothing may be open on the connection."""
+    return query.read(await _alone(connection, schema, query))
+
+
+def ask_sync(connection: Connection[Any], schema: str, query: Query[T]) -> T:
+    return query.read(_alone_sync(connection, schema, query))
+
+
+async def ask_steps(connection: AsyncConnection[Any], schema: str, steps: Steps[T], *, undo: bool = False) -> T:
+    """Run the queries of one step in one transaction; with `undo` only what it returns or raises is left of it."""
+    async with connection.transaction(force_rollback=undo):
+        if not is_direct(connection):
+            await connection.execute(OPENING, prepare=False)
+        answer: Any = None
+        while True:
+            try:
+                query = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            answer = query.read(await _rows(connection, schema, query))
+
+
+def ask_steps_sync(connection: Connection[Any], schema: str, steps: Steps[T], *, undo: bool = False) -> T:
+    with connection.transaction(force_rollback=undo):
+        if not is_direct(connection):
+            connection.execute(OPENING, prepare=False)
+        answer: Any = None
+        while True:
+            try:
+                query = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            answer = query.read(_rows_sync(connection, schema, query))
+
+
+def _is_strict(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
+    return isinstance(connection, Own) and connection.strict
+
+
+async def _alone(connection: AsyncConnection[Any], schema: str, query: Query[Any]) -> list[Row]:
+    if not _is_strict(connection):
+        # a block where the driver would open one, so that a commit which is refused shows here
+        block = contextlib.nullcontext() if connection.autocommit else connection.transaction()
+        with contextlib.suppress(SerializationFailure):
+            async with block:
+                return await _rows(connection, schema, query)
+    async with connection.transaction():
+        await connection.execute(OPENING, prepare=False)
+        return await _rows(connection, schema, query)
+
+
+def _alone_sync(connection: Connection[Any], schema: str, query: Query[Any]) -> list[Row]:
+    if not _is_strict(connection):
+        block = contextlib.nullcontext() if connection.autocommit else connection.transaction()
+        with contextlib.suppress(SerializationFailure), block:
+            return _rows_sync(connection, schema, query)
+    with connection.transaction():
+        connection.execute(OPENING, prepare=False)
+        return _rows_sync(connection, schema, query)
+
+
+async def _rows(connection: AsyncConnection[Any], schema: str, query: Query[Any]) -> list[Row]:
+    async with connection.cursor(row_factory=tuple_row) as cursor:  # whatever rows a connection of the user's makes
+        try:
+            await cursor.execute(query.statement.sql(schema), query.params)
+        except Error as error:
+            if is_stale_plan(error):
+                await connection.close()
+            raise
+        return await cursor.fetchall() if cursor.description else []
+
+
+def _rows_sync(connection: Connection[Any], schema: str, query: Query[Any]) -> list[Row]:
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        try:
+            cursor.execute(query.statement.sql(schema), query.params)
+        except Error as error:
+            if is_stale_plan(error):
+                connection.close()
+            raise
+        return cursor.fetchall() if cursor.description else []
