@@ -107,7 +107,7 @@ MUTANTS = [
     Mutant(
         "a repeated call that adds a twin",
         "postgres/migrations/0002_job_queue.sql",
-        "own := coalesce(last.call = (job #>> '{unique,call}')::uuid, false);",
+        "own := coalesce(last.call = (new #>> '{unique,call}')::uuid, false);",
         "own := false;",
         UNIQUE,
     ),
@@ -148,7 +148,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lost claim that is not given back",
-        "jobs/claim.py",
+        "jobs/claimer.py",
         "await self._session.run(give_back_claim(*unknown))",
         "pass",
         "tests/chaos/test_lost_replies.py",
@@ -166,7 +166,7 @@ MUTANTS = [
     Mutant(
         "losses that never bury",
         "jobs/rescue.py",
-        "when job.losses + 1 >= %(lost_limit)s then 'dead'",
+        "when job.losses + 1 >= coalesce(job.lost_limit, %(lost_limit)s) then 'dead'",
         "when %(lost_limit)s < 0 then 'dead'",
         SETTLE,
     ),
@@ -378,5 +378,19 @@ MUTANTS = [
         "case when pg_notification_queue_usage() < 0.9 then pg_notify(channel, payload) end",
         "pg_notify(channel, payload)",
         "tests/chaos/test_faults_of_resources.py",
+    ),
+    Mutant(
+        "what may begin once handed back by a stop",
+        "jobs/source.py",
+        "if not self._only_once(job.task):",
+        "if True:",
+        "tests/flows/test_signal_to_exit.py",
+    ),
+    Mutant(
+        "what may begin once rescued",
+        "jobs/rescue.py",
+        "coalesce(job.lost_limit, %(lost_limit)s)",
+        "%(lost_limit)s",
+        "tests/flows/test_signal_to_exit.py",
     ),
 ]

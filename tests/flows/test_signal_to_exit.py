@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from rota import current_job
+from rota import Retry, current_job
 from rota.facts import Drained, MemberJoined, MemberLeft, WorkerStopped
 from rota.testing import TestRota, WorkerProcess, fact, until
 
@@ -16,7 +17,7 @@ StartWorker = Callable[..., WorkerProcess]
 
 APP = """
 import asyncio, threading, time
-from rota import Rota, current_job
+from rota import Retry, Rota, current_job
 
 app = Rota()
 
@@ -35,6 +36,12 @@ def watchful() -> str:
     while not current_job().stopping:
         time.sleep(0.01)
     return "saw the stop"
+
+@app.task(name="once", retry=Retry(attempts=1, losses=1))
+async def once(file: str) -> None:
+    with open(file, "a") as begun:
+        begun.write("begun ")
+    await asyncio.sleep(3600)
 
 @app.task(name="stubborn")
 async def stubborn() -> None:
@@ -99,6 +106,33 @@ async def test_claiming_stops_at_once_and_what_waits_stays_for_others(app: TestR
 
     assert await first.wait() == "rested"
     assert [((await job.refresh()).state, (await job.refresh()).attempt) for job in rest] == [("queued", 0)] * 5
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+async def test_what_may_begin_only_once_is_buried_when_its_worker_goes(
+    app: TestRota, rota_worker: StartWorker, tmp_path: Path, how: str
+) -> None:
+    once = app.task(name="once", retry=Retry(attempts=1, losses=1))(lambda file: None)
+    worker = rota_worker(APP)
+    job = await once.enqueue(str(tmp_path / "file"))
+    await until(lambda: (tmp_path / "file").exists(), what="it has begun")
+    if how == "killed":
+        worker.kill()
+    else:
+        worker.terminate()
+        worker.wait_for_output("stopping")
+        worker.terminate()
+        assert worker.wait(10) == 0
+    rota_worker(APP)
+
+    await until(lambda: app.jobs.get_sync(job.id).state == "dead", what="it is buried")
+    letter = await app.dead.get(job.id)
+    assert (letter.reason, letter.attempt, letter.losses) == ("lost", 1, 1)
+    assert (tmp_path / "file").read_text() == "begun "
+
+    again = await job.retry()
+    await until(lambda: (tmp_path / "file").read_text() == "begun begun ", what="someone who may has it begun again")
+    assert again.id != job.id
 
 
 async def test_what_does_not_finish_in_time_is_handed_back_without_costing_an_attempt(

@@ -255,7 +255,11 @@ class Model:
         return self._taken(wanted, knows, 1, token, member)
 
     def _taken(self, wanted: Sequence[Row], knows: Knows, limit: int, token: int, member: UUID) -> list[ClaimedJob]:
-        may = [row for row in wanted if row.due_at <= self.now and row.new.version <= knows.get(row.new.task, 0)]
+        may = [
+            row
+            for row in wanted
+            if row.due_at <= self.now and row.new.version <= knows.get(row.new.task, 0) and not row.marked
+        ]
         taken = [] if member in self.ended else may[:limit]
         for row in taken:
             row.state, row.token, row.member, row.attempt = "running", token, member, row.attempt + 1

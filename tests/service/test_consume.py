@@ -43,9 +43,9 @@ class Shelf:
         self.batches.append(len(outcomes))
         return [n for n in outcomes if n in self.hindered]
 
-    async def hand_back(self, items: Sequence[int]) -> None:
+    async def hand_back(self, items: Sequence[int], begun: Sequence[int] = ()) -> None:
         await self._answer()
-        self.handed_back += items
+        self.handed_back += [*items, *begun]
 
     def may_start(self) -> bool:
         return self.open

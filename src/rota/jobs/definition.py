@@ -138,6 +138,7 @@ class Task(Generic[P, R_co]):
             version=options.version,
             retention=options.retention,
             redact=options.redact,
+            lost_limit=options.retry.losses,
         )
         return BoundTask(self, template, options.unique)
 

@@ -92,11 +92,11 @@ ENQUEUE = statement(
     "enqueue",
     """
     with job as (
-        insert into {schema}.jobs (task, args, queue, priority, due_at, tags, version, key, retention, redact)
+        insert into {schema}.jobs (task, args, queue, priority, due_at, tags, version, key, retention, redact, lost_limit)
         values (
             %(task)s, %(args)s::jsonb, %(queue)s, %(priority)s,
             coalesce(%(at)s, {schema}.now() + coalesce(%(delay)s * interval '1 second', interval '0')),
-            %(tags)s, %(version)s, %(key)s, %(retention)s, %(redact)s
+            %(tags)s, %(version)s, %(key)s, %(retention)s, %(redact)s, %(lost_limit)s
         )
         returning id, created_at, due_at
     )
@@ -122,6 +122,7 @@ def enqueue(new: NewJob, schema: str, app: Owner, *, wake: bool, codec: Codec | 
         "key": new.key,
         "retention": new.retention,
         "redact": list(new.redact) or None,
+        "lost_limit": new.lost_limit,
         "channel": wake_channel(schema) if wake else None,
     }
     return ENQUEUE.query(params, read=lambda rows: _job(new, rows[0], app))
@@ -133,18 +134,21 @@ ENQUEUE_MANY = statement(
     "enqueue_many",
     """
     with job as (
-        insert into {schema}.jobs (task, args, queue, priority, due_at, tags, version, key, retention, redact)
+        insert into {schema}.jobs (task, args, queue, priority, due_at, tags, version, key, retention, redact, lost_limit)
         select
             template.task, new.args, template.queue, template.priority,
             coalesce(template.at, {schema}.now() + coalesce(template.delay * interval '1 second', interval '0')),
-            template.tags::text[], template.version, template.key, template.retention, template.redact::text[]
+            template.tags::text[], template.version, template.key, template.retention, template.redact::text[],
+            template.lost_limit
         from rows from (unnest(%(templates)s::integer[]), jsonb_array_elements(%(args)s::jsonb))
             with ordinality as new(template, args, place)
         join unnest(
             %(tasks)s::text[], %(queues)s::text[], %(priorities)s::smallint[],
             %(ats)s::timestamptz[], %(delays)s::float8[], %(tags)s::text[], %(versions)s::smallint[],
-            %(keys)s::text[], %(retentions)s::text[], %(redacts)s::text[]
-        ) with ordinality as template(task, queue, priority, at, delay, tags, version, key, retention, redact, number)
+            %(keys)s::text[], %(retentions)s::text[], %(redacts)s::text[], %(lost_limits)s::smallint[]
+        ) with ordinality as template(
+            task, queue, priority, at, delay, tags, version, key, retention, redact, lost_limit, number
+        )
           on template.number = new.template
         -- ids are given in this order, which is how the rows find their calls again
         order by new.place
@@ -178,6 +182,7 @@ def enqueue_many(
         "keys": [n.key for n in numbered],
         "retentions": [n.retention for n in numbered],
         "redacts": [_array(n.redact) for n in numbered],
+        "lost_limits": [n.lost_limit for n in numbered],
         "channel": wake_channel(schema),
         "wake": sorted({n.queue for n in numbered if n.wake}),
     }
@@ -257,6 +262,7 @@ def _written(new: NewJob, call: UUID | None, codec: Codec | None) -> str:
         "tags": list(new.tags) or None,
         "redact": list(new.redact) or None,
         "retention": new.retention,
+        "lost_limit": new.lost_limit,
     }
     if new.unique is not None:
         said["unique"] = {

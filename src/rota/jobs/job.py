@@ -45,6 +45,7 @@ class NewJob:
     unique: NewUnique | None = None
     retention: str | None = None
     redact: tuple[str, ...] = ()
+    lost_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

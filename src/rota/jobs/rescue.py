@@ -40,7 +40,7 @@ RESCUE = statement(
             null::text as type, 'the process that ran it was lost' as message, null::text as trace,
             case
                 when job.cancel_requested_at is not null then 'cancelled'
-                when job.losses + 1 >= %(lost_limit)s then 'dead'
+                when job.losses + 1 >= coalesce(job.lost_limit, %(lost_limit)s) then 'dead'
                 else 'queued'
             end as fate
         from {schema}.members as member

@@ -58,7 +58,7 @@ RETRY = statement(
     with chosen as materialized (
         select
             letter.id, letter.task, letter.args, letter.queue, letter.priority, letter.version, letter.key, letter.tags,
-            letter.retention, letter.redact, letter.saved, letter.unique_key
+            letter.retention, letter.redact, letter.lost_limit, letter.saved, letter.unique_key
         from {schema}.dead as letter
         where letter.id = any (%(ids)s::bigint[])
           and letter.resolved_at is null
@@ -66,10 +66,10 @@ RETRY = statement(
         for update
     ), put as (
         insert into {schema}.jobs as job (
-            task, args, queue, priority, version, key, tags, retention, redact, saved, unique_key, origin
+            task, args, queue, priority, version, key, tags, retention, redact, lost_limit, saved, unique_key, origin
         )
         select
-            task, coalesce(%(args)s::jsonb, args), queue, priority, version, key, tags, retention, redact,
+            task, coalesce(%(args)s::jsonb, args), queue, priority, version, key, tags, retention, redact, lost_limit,
             -- where it had got to with other arguments is nowhere
             case when %(args)s::jsonb is null then saved end,
             unique_key, id

@@ -26,6 +26,9 @@ class Retry:
     (linear) or 1 (constant), at most `cap`; with `jitter` it is drawn from the upper half of that, so that jobs which failed
     together do not come back together. A callable gets (n, error), or n alone if it takes one argument, and gives the pause.
     Errors that are not instances of `on` are not tried again.
+
+    A body whose process is lost has not failed, and costs no attempt; after so many `losses` the job is buried all the same
+    (None: three). With `losses=1`, or `attempts=1, losses=1`, it is never begun again by itself: at most once.
     """
 
     attempts: int = 5
@@ -34,10 +37,11 @@ class Retry:
     cap: Duration = 300.0
     jitter: bool = True
     on: type[BaseException] | tuple[type[BaseException], ...] | list[type[BaseException]] = field(default=(Exception,))
+    losses: int | None = None
 
     def __post_init__(self) -> None:
         problems = []
-        if not isinstance(self.attempts, int) or isinstance(self.attempts, bool) or self.attempts < 1:
+        if not _is_count(self.attempts):
             problems.append(f"attempts is {self.attempts!r}; it counts the first attempt too, so it is 1 or more")
         if not callable(self.backoff) and self.backoff not in _NAMED:
             problems.append(
@@ -50,6 +54,10 @@ class Retry:
         classes = self.on if isinstance(self.on, tuple) else (self.on,)
         if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
             problems.append(f"on is {self.on!r}; it is an exception class, or a tuple of them")
+        if self.losses is not None and (not _is_count(self.losses) or self.losses > 1000):
+            problems.append(
+                f"losses is {self.losses!r}; it is how many lost processes bury the job, 1 or more, or None"
+            )
         if problems:
             raise ConfigurationError(f"This Retry cannot work: {'; '.join(problems)}.")
 
@@ -63,6 +71,10 @@ class Retry:
         factor = {"exponential": 2.0 ** min(failures - 1, 60), "linear": float(failures), "constant": 1.0}[self.backoff]
         pause = min(seconds(self.base) * factor, seconds(self.cap))
         return pause * random.uniform(0.5, 1.0) if self.jitter else pause
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _takes_two(function: Callable[..., object]) -> bool:

@@ -66,6 +66,7 @@ class JobSource:
         channel: str,
         control: Callable[[], Control],
         poll: Callable[[], float],
+        only_once: Callable[[str], bool],
         facts: Facts,
     ) -> None:
         self._claimer = claimer
@@ -74,6 +75,7 @@ class JobSource:
         self._channel = channel
         self._control = control
         self._poll = poll
+        self._only_once = only_once
         self._facts = facts
         self._wary_until = 0.0
         self._woken = asyncio.Event()
@@ -154,16 +156,19 @@ class JobSource:
             self._tell((outcome for outcome in outcomes if isinstance(outcome, AlreadySettled)), {})
         return left
 
-    async def hand_back(self, items: Sequence[ClaimedJob]) -> None:
+    async def hand_back(self, items: Sequence[ClaimedJob], begun: Sequence[ClaimedJob] = ()) -> None:
         await self._claimer.give_back_unknown()
-        locked = await self._locked(items)
-        free = [job for job in items if job.id not in locked]
+        locked = await self._locked([*items, *begun])
+        outcomes: list[HandedBack | Lost] = [*map(HandedBack, items), *map(self._interrupted, begun)]
+        outcomes = [outcome for outcome in outcomes if outcome.job.id not in locked]
+        free = [outcome.job for outcome in outcomes]
         if free:
-            outcomes = [HandedBack(job) for job in free]
             settled = await self._run(settle(outcomes, self._channel))
+            fates = {(each.id, each.token): each.fate for each in settled}
             if len(settled) < len(free):
                 earlier = await self._run(find_settled(free))
-                self._tell(outcomes, earlier)
+                fates |= earlier
+            self._tell((outcome for outcome in outcomes if (outcome.job.id, outcome.job.token) in fates), fates)
         for job in free:
             if job.losses:
                 self._gate.leave(job)
@@ -171,6 +176,14 @@ class JobSource:
             raise DatabaseUnavailable(
                 f"Someone has locked the rows of jobs that are to be handed back: {sorted(locked)}."
             )
+
+    def _interrupted(self, job: ClaimedJob) -> HandedBack | Lost:
+        """What becomes of one whose body was ended by the stop: it is begun again elsewhere, unless it may never be."""
+        if not self._only_once(job.task):
+            return HandedBack(job)
+        return Lost(
+            job, Failure("Interrupted", "its worker stopped before it ended, and it may not begin again", ""), 0.0
+        )
 
     async def _locked(self, jobs: Sequence[ClaimedJob]) -> set[JobId]:
         """Whose rows someone has locked. Asked for a while after that was felt, as it costs a statement."""

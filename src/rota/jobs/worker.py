@@ -106,6 +106,7 @@ class Worker:
             self._settling,
             channel=wake_channel(database.schema),
             control=lambda: self.control,
+            only_once=lambda task: tasks[task].options.retry.losses == 1,
             poll=lambda: settings.poll if self.control.hears else settings.poll_deaf,
             facts=facts,
         )

@@ -61,7 +61,8 @@ class Source(Protocol[ItemInvariant, OutcomeIn]):
     async def settle(self, outcomes: Sequence[OutcomeIn]) -> Sequence[object]:
         """Make them durable. Returns those that something of their own hinders: they come again, and hold up no others."""
 
-    async def hand_back(self, items: Sequence[ItemInvariant]) -> None: ...
+    async def hand_back(self, items: Sequence[ItemInvariant], begun: Sequence[ItemInvariant] = ()) -> None:
+        """Give up these, which were not begun, and those, whose bodies were cancelled."""
 
     def may_start(self) -> bool:
         """Whether what was claimed may still be started."""
@@ -141,7 +142,7 @@ class Consumer(Generic[Item, Outcome]):
         try:
             async with asyncio.timeout(max(deadline.left, _LAST_WORDS_SECONDS)):
                 # also when there is nothing to name: a claim cut off by the stop may have taken something
-                await self._until_done("hand back", lambda: self._source.hand_back(handed_back))
+                await self._until_done("hand back", lambda: self._source.hand_back(unstarted, unfinished))
                 abandoned = 0
                 await self.wait_idle()
         except TimeoutError:

@@ -15,7 +15,9 @@ alter table {schema}.jobs
     add column progress_note text,
     add column saved jsonb,
     -- arguments that are not shown to people
-    add column redact text[];
+    add column redact text[],
+    -- how many lost processes bury it; null for the usual number
+    add column lost_limit smallint;
 
 create index jobs_unique on {schema}.jobs (unique_key) where unique_key is not null;
 -- Jobs that went down with a process. They are taken one by one, so that a poison is told from its neighbours.
@@ -27,13 +29,15 @@ alter table {schema}.history
     add column unique_key uuid,
     add column origin bigint,
     add column reason text,
-    add column redact text[];
+    add column redact text[],
+    add column lost_limit smallint;
 
 alter table {schema}.dead
     add column unique_key uuid,
     add column origin bigint,
     add column saved jsonb,
     add column redact text[],
+    add column lost_limit smallint,
     -- the last error, as attempts are dropped by age and a letter waits as long as it takes
     add column error_type text,
     add column error_message text,
@@ -175,6 +179,7 @@ begin
                     key = new.job ->> 'key',
                     tags = new.tags,
                     redact = new.redact,
+                    lost_limit = (new.job ->> 'lost_limit')::smallint,
                     retention = new.job ->> 'retention',
                     saved = null
                 where job.id = (held.job ->> 'id')::bigint
@@ -193,13 +198,13 @@ begin
             id := stored ->> 'id'; created_at := stored ->> 'created_at'; due_at := stored ->> 'due_at'; state := stored ->> 'state';
         else
             insert into {schema}.jobs as job (
-                task, args, queue, priority, version, due_at, key, tags, redact, retention, unique_key, origin
+                task, args, queue, priority, version, due_at, key, tags, redact, retention, unique_key, lost_limit, origin
             )
             values (
                 new.job ->> 'task', new.job -> 'args', coalesce(new.job ->> 'queue', 'default'),
                 coalesce((new.job ->> 'priority')::smallint, 0), coalesce((new.job ->> 'version')::smallint, 1),
                 new.due_at, new.job ->> 'key', new.tags, new.redact, new.job ->> 'retention', new.digest,
-                (new.job ->> 'origin')::bigint
+                (new.job ->> 'lost_limit')::smallint, (new.job ->> 'origin')::bigint
             )
             returning job.id, job.created_at, job.due_at, job.state into put;
             id := put.id; created_at := put.created_at; due_at := put.due_at; state := put.state;
