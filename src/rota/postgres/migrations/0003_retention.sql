@@ -180,10 +180,10 @@ begin
 end
 $add_class$;
 
--- Drops partitions that hold nothing younger than `history`, the oldest first; returns how many it dropped.
+-- Drops partitions that hold nothing from `before` on, the oldest first; returns how many it dropped.
 --
 -- Jobs that settle wait while it holds the lock this takes, so it is a few at a time.
-create function {schema}.drop_partitions(timeline regclass, history interval) returns integer
+create function {schema}.drop_partitions(timeline regclass, before timestamptz) returns integer
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $drop_partitions$
@@ -194,7 +194,7 @@ begin
     for old in
         select there.partition
         from {schema}.partitions(timeline) as there
-        where there.to_at <= {schema}.now() - history
+        where there.to_at <= before
         order by there.to_at
         limit 4
     loop
@@ -441,7 +441,8 @@ begin
         end;
         begin
             if noted then
-                dropped := {schema}.drop_partitions(kept.timeline, kept.history);
+                -- by the same clock as what was noted
+                dropped := {schema}.drop_partitions(kept.timeline, clock - kept.history);
             end if;
         exception when lock_not_available or deadlock_detected then
             hindered := hindered || format('dropping partitions of %s: %s', kept.timeline, sqlerrm);
