@@ -1,0 +1,10 @@
+"""The guards of Rota, and for each the tests that must fail without it. `make teeth` tries them: see teeth.py."""
+
+from __future__ import annotations
+
+from tests.mutants import kernel, people, queue, unique, worker
+from tests.mutants.mutant import PACKAGE, Mutant
+
+__all__ = ["MUTANTS", "PACKAGE", "Mutant"]
+
+MUTANTS = [*kernel.MUTANTS, *queue.MUTANTS, *unique.MUTANTS, *worker.MUTANTS, *people.MUTANTS]

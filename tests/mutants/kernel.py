@@ -1,0 +1,165 @@
+"""Guards of the ground floor: members, sessions, the schema, the flow of work."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+SETTLE = "tests/jobs/test_settle.py"
+MEMBERS = "tests/leases/test_members.py"
+SCHEMA = "tests/postgres/test_schema.py"
+
+MUTANTS = [
+    Mutant(
+        "a token without a run",
+        "postgres/migrations/0001_kernel.sql",
+        "check ((state = 'running') = (token is not null)),",
+        "",
+        SETTLE,
+    ),
+    Mutant(
+        "a slot given away while its body goes on",
+        "service/consume.py",
+        " - len(self._abandoned) - self._outlived",
+        "",
+        "tests/jobs/test_execute.py",
+    ),
+    Mutant("renewal of an ended member", "leases/members.py", "and member.ended_at is null", "", MEMBERS, 0),
+    Mutant("attaching to an ended member", "leases/members.py", "and member.ended_at is null", "", MEMBERS, 1),
+    Mutant(
+        "renewal that keeps the suspicion", "leases/members.py", "suspected_at = null", "pid = member.pid", MEMBERS, 0
+    ),
+    Mutant(
+        "death at first sight of a free lock",
+        "leases/members.py",
+        "peer.suspected_at < statement_timestamp() - %(grace)s",
+        "%(grace)s is not null",
+        MEMBERS,
+    ),
+    Mutant(
+        "death in spite of a lock that is held",
+        "leases/members.py",
+        "and peer.lock_key <> all (array(select key from held))",
+        "",
+        MEMBERS,
+        1,
+    ),
+    Mutant(
+        "expiry believed by a peer that was away",
+        "leases/members.py",
+        "and %(settled)s",
+        "and %(settled)s is not null",
+        MEMBERS,
+    ),
+    Mutant(
+        "locks of another server",
+        "leases/members.py",
+        "and peer.server_started_at = pg_postmaster_start_time()",
+        "",
+        MEMBERS,
+    ),
+    Mutant(
+        "free locks believed by a peer that was cut off",
+        "leases/members.py",
+        "and %(steady)s",
+        "and %(steady)s is not null",
+        MEMBERS,
+    ),
+    Mutant(
+        "starting what came too late",
+        "service/consume.py",
+        " and self._source.may_start():",
+        ":",
+        "tests/service/test_consume.py",
+    ),
+    Mutant(
+        "a body that cancels itself taken for ours",
+        "service/consume.py",
+        "if number in self._given_up or isinstance(error, KeyboardInterrupt):",
+        "if isinstance(error, asyncio.CancelledError):",
+        "tests/service/test_consume.py",
+    ),
+    Mutant(
+        "a thousand open files",
+        "postgres/connection.py",
+        "selectors.DefaultSelector()",
+        "selectors.SelectSelector()",
+        "tests/chaos/test_odd_moments.py",
+    ),
+    Mutant(
+        "a due time without end",
+        "postgres/migrations/0001_kernel.sql",
+        "check (due_at between '0001-01-02 UTC' and '9999-12-30 UTC')",
+        "check (true)",
+        SETTLE,
+    ),
+    Mutant(
+        "acting past the local deadline",
+        "leases/control.py",
+        "return self._connection is not None and boottime() < self._deadline",
+        "return True",
+        "tests/chaos/test_control_session.py",
+    ),
+    Mutant(
+        "no end to a statement",
+        "postgres/connection.py",
+        "time.monotonic() > until",
+        "False",
+        "tests/chaos/test_control_session.py",
+    ),
+    Mutant(
+        "leaving before the work is handed back",
+        "app.py",
+        "await worker.run(control, drain=drain, grace=grace)",
+        "await asyncio.gather(worker.run(control, drain=drain, grace=grace), asyncio.to_thread(control.stop))",
+        "tests/flows/test_signal_to_exit.py",
+    ),
+    Mutant(
+        "a connection the server closed",
+        "postgres/pool.py",
+        "check=_check,",
+        "",
+        "tests/postgres/test_connection.py",
+    ),
+    Mutant(
+        "migrations side by side",
+        "postgres/schema.py",
+        'connection.execute("select pg_advisory_xact_lock(%s)", [lock_key(schema, "lock", "migrate")])',
+        "pass",
+        SCHEMA,
+    ),
+    Mutant(
+        "a migration that makes others wait",
+        "postgres/schema.py",
+        "set local lock_timeout = '{_LOCK_TIMEOUT}'",
+        "set local lock_timeout = 0",
+        "tests/chaos/test_migrate_under_load.py",
+    ),
+    Mutant(
+        "a copy of the database worked on",
+        "app.py",
+        "check_identity(await self.database.run(compare_identity()), self.settings.environment)",
+        "",
+        SCHEMA,
+    ),
+    Mutant(
+        "a newer breaking schema worked on",
+        "postgres/schema.py",
+        "if mine is None and not done.compatible:",
+        "if False:",
+        SCHEMA,
+    ),
+    Mutant(
+        "sockets shared over a fork",
+        "postgres/connection.py",
+        "if pid != os.getpid():",
+        "if False:",
+        "tests/postgres/test_connection.py",
+    ),
+    Mutant(
+        "session settings behind a pooler",
+        "postgres/connection.py",
+        "case when pg_catalog.pg_backend_pid() = %(pid)s ",
+        "case when %(pid)s::int is not null ",
+        "tests/leases/test_pooler.py",
+    ),
+]

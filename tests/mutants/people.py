@@ -1,0 +1,116 @@
+"""Guards of what people see and do: redaction, codecs, dry runs, checks of arguments."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+ARGUMENTS = "tests/jobs/test_arguments.py"
+CODEC = "tests/jobs/test_codec.py"
+COMMANDS = "tests/cli/test_jobs_commands.py"
+INSPECT = "tests/jobs/test_inspect.py"
+REDACT = "tests/jobs/test_redact.py"
+
+MUTANTS = [
+    Mutant(
+        "an instance its own class would refuse",
+        "jobs/conversion/records.py",
+        "        back = decode(encoded)\n        if comparable and back != value:",
+        "        if comparable and decode(encoded) != value:",
+        ARGUMENTS,
+    ),
+    Mutant(
+        "a struct of anything",
+        "jobs/conversion/records.py",
+        "if comparable and back != value:",
+        "if False:",
+        ARGUMENTS,
+    ),
+    Mutant("pieces of a secret", "jobs/redact.py", "text = _without_pieces(text, secret, dots)", "pass", REDACT),
+    Mutant("lines of a secret", "jobs/redact.py", "{text, *text.splitlines()}", "{text}", REDACT),
+    Mutant("a quoted secret", "jobs/redact.py", "repr(part)[1:-1], ", "", REDACT),
+    Mutant(
+        "a refusal that shows a secret",
+        "jobs/arguments.py",
+        "        if name not in self._redact:\n            return",
+        "        if True:\n            return",
+        REDACT,
+    ),
+    Mutant(
+        "secrets that came by SQL",
+        "jobs/inspect.py",
+        "{*(redact or ()), *app.redacted(task)}",
+        "{*(redact or ())}",
+        REDACT,
+    ),
+    Mutant(
+        "a secret in an error after success",
+        "jobs/execute.py",
+        "told = describe(error, secrets_of(task, job, self._desk.codec)).error",
+        "told = error",
+        REDACT,
+    ),
+    Mutant(
+        "a secret in an error after success, in a child",
+        "jobs/child.py",
+        "describe(error, secrets_of(task, job, desk.codec))",
+        "describe(error)",
+        REDACT,
+    ),
+    Mutant(
+        "a secret in a reason to discard",
+        "jobs/execute.py",
+        "blotted(error.reason, secrets_of(task, job, codec) or ())",
+        "error.reason",
+        REDACT,
+    ),
+    Mutant("a secret under an old name", "jobs/definition.py", " or name not in self.signature.names", "", REDACT),
+    Mutant(
+        "a secret in an error",
+        "jobs/failure.py",
+        "error if secrets is None else StandIn.of(*stored)",
+        "error",
+        REDACT,
+    ),
+    Mutant(
+        "a dry run that does it",
+        "postgres/ask.py",
+        "    with connection.transaction(force_rollback=undo):",
+        "    with connection.transaction():",
+        COMMANDS,
+    ),
+    Mutant(
+        "a dry run that does it, async",
+        "postgres/ask.py",
+        "async with connection.transaction(force_rollback=undo):",
+        "async with connection.transaction():",
+        INSPECT,
+    ),
+    Mutant(
+        "a dry run that enqueues",
+        "cli/jobs.py",
+        "connection.transaction(force_rollback=True)",
+        "connection.transaction()",
+        COMMANDS,
+    ),
+    Mutant(
+        "what a codec made and nobody can store",
+        "jobs/codec.py",
+        "    if problem := _unstorable(coded):\n        raise InvalidArguments",
+        "    if False and (problem := _unstorable(coded)):\n        raise InvalidArguments",
+        CODEC,
+    ),
+    Mutant(
+        "a secret in the words of a codec",
+        "jobs/codec.py",
+        "said = type(error).__name__ if secret else brief(error)",
+        "said = brief(error)",
+        CODEC,
+    ),
+    Mutant(
+        "letters counted whose key is taken",
+        "jobs/letters.py",
+        "            where not exists (select from {schema}.jobs as live where live.unique_key = letter.unique_key)",
+        "            where true",
+        COMMANDS,
+    ),
+]

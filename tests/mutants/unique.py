@@ -1,0 +1,105 @@
+"""Guards of unique jobs, of retrying, and of the wake-up."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+QUEUE = "postgres/migrations/0002_job_queue.sql"
+RETENTION = "postgres/migrations/0003_retention.sql"
+DEAD = "tests/jobs/test_dead.py"
+UNIQUE = "tests/jobs/test_unique.py"
+
+MUTANTS = [
+    Mutant(
+        "unique keys without their lock",
+        QUEUE,
+        "on conflict (key) do update set key = excluded.key",
+        "on conflict (key) do nothing",
+        UNIQUE,
+    ),
+    Mutant(
+        "unique keys locked in any order",
+        QUEUE,
+        "    order by key\n    on conflict (key)",
+        "    on conflict (key)",
+        "tests/jobs/test_isolation.py",
+    ),
+    Mutant(
+        "a repeated call that adds a twin",
+        QUEUE,
+        "own := coalesce(last.call = (new #>> '{unique,call}')::uuid, false);",
+        "own := false;",
+        UNIQUE,
+    ),
+    Mutant(
+        "arguments shown to whoever may only enqueue",
+        QUEUE,
+        "'{saved,args,result}'",
+        "'{saved}'",
+        "tests/postgres/test_roles.py",
+    ),
+    Mutant(
+        "keys of later parts not locked",
+        QUEUE,
+        "from jsonb_array_elements(jobs || later) as spec",
+        "from jsonb_array_elements(jobs) as spec",
+        UNIQUE,
+    ),
+    Mutant("a key that stays ended", QUEUE, ",\n                    ended = null", "", UNIQUE),
+    Mutant(
+        "nobody woken for jobs of a transaction",
+        QUEUE,
+        "    perform {schema}.notify('{wake_channel}', queues.queue)",
+        "    perform 1",
+        "tests/flows/test_in_your_transaction.py",
+    ),
+    Mutant(
+        "a wake-up that fails the work it tells of",
+        QUEUE,
+        "case when pg_notification_queue_usage() < 0.9 then pg_notify(channel, payload) end",
+        "pg_notify(channel, payload)",
+        "tests/chaos/test_faults_of_resources.py",
+    ),
+    Mutant(
+        "later parts not named", "jobs/enqueue.py", "later = () if added else new[len(batch) :]", "later = ()", UNIQUE
+    ),
+    Mutant("a twin in a later part", "jobs/enqueue.py", "enumerate(new, before)", "enumerate(new)", UNIQUE),
+    Mutant(
+        "a settled job retried without its key",
+        "jobs/repeat.py",
+        '    yield LOCK_KEY.query({"id": id}, read=nothing)\n',
+        "",
+        DEAD,
+    ),
+    Mutant(
+        "a settled job retried beside its twin",
+        "jobs/repeat.py",
+        "          and not exists (select from {schema}.jobs as live where live.unique_key = done.unique_key)\n",
+        "",
+        DEAD,
+    ),
+    Mutant("a key that stays ended after a retry", "jobs/repeat.py", ",\n            ended = null", "", DEAD),
+    Mutant("a key that stays ended after a letter", "jobs/resolve.py", ",\n            ended = null", "", DEAD),
+    Mutant("history dropped before its keys are noted", RETENTION, "            noted := false;\n", "", UNIQUE),
+    Mutant(
+        "history dropped with keys half noted",
+        RETENTION,
+        "            noted := noted and not unfinished;\n",
+        "",
+        UNIQUE,
+    ),
+    Mutant(
+        "keys of cancelled jobs not noted",
+        RETENTION,
+        "            where held.key = gone.unique_key\n              and held.job_id = gone.id",
+        "            where false",
+        UNIQUE,
+    ),
+    Mutant(
+        "rows that vanish while they are moved to a new partition",
+        RETENTION,
+        "lock table only {schema}.history in access exclusive mode",
+        "lock table only {schema}.history in share mode",
+        "tests/jobs/test_retention.py",
+    ),
+]

@@ -1,0 +1,130 @@
+"""Guards of the worker: claiming on time, stopping, executors, children."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+CLAIM = "tests/jobs/test_claim.py"
+EXECUTE = "tests/jobs/test_execute.py"
+CONSUME = "tests/service/test_consume.py"
+WORKER = "tests/jobs/test_worker.py"
+CHILDREN = "tests/jobs/test_process_executor.py"
+
+MUTANTS = [
+    Mutant(
+        "a sooner due time that wakes nobody",
+        "jobs/claimer.py",
+        "            self._sooner()\n",
+        "            pass\n",
+        CLAIM,
+    ),
+    Mutant(
+        "an expectation forgotten by a look",
+        "jobs/claimer.py",
+        "self._due_at = min([self._due_at, *found])",
+        "self._due_at = min(found, default=math.inf)",
+        CLAIM,
+    ),
+    Mutant(
+        "a due time kept for ever",
+        "jobs/claimer.py",
+        "self._lanes, self._due_at = [], math.inf",
+        "self._lanes = []",
+        CLAIM,
+    ),
+    Mutant(
+        "a due time read from the head of its lane only",
+        "jobs/claimer.py",
+        "asked_at + lane.next_due_in for lane in lanes if lane.next_due_in is not None",
+        "asked_at + lane.due_in for lane in lanes if lane.due_in > 0",
+        CLAIM,
+    ),
+    Mutant(
+        "one unknown claim remembered",
+        "jobs/claimer.py",
+        "self._unknown.add((member, token))",
+        "self._unknown = {(member, token)}",
+        CLAIM,
+    ),
+    Mutant(
+        "all unknown claims forgotten",
+        "jobs/claimer.py",
+        "self._unknown -= {(member, job.token) for job in jobs}",
+        "self._unknown.clear()",
+        CLAIM,
+    ),
+    Mutant(
+        "a claim of what is to be cancelled",
+        "jobs/claim.py",
+        "              and job.cancel_requested_at is null\n            order",
+        "            order",
+        CLAIM,
+    ),
+    Mutant(
+        "a claim of a suspect that is to be cancelled",
+        "jobs/claim.py",
+        "          and job.cancel_requested_at is null\n          and job.due_at",
+        "          and job.due_at",
+        CLAIM,
+    ),
+    Mutant(
+        "a fast poll",
+        "jobs/source.py",
+        "min(self._pause, self._claimer.next_due_in)",
+        "min(self._pause, 0.04)",
+        EXECUTE,
+    ),
+    Mutant(
+        "a second stop that waits",
+        "service/consume.py",
+        "        self._hurried.set()\n",
+        "        self._give_up_running()\n",
+        f"{CONSUME} {WORKER}",
+    ),
+    Mutant(
+        "the whole grace for last words",
+        "service/consume.py",
+        "        if self._hurried.is_set():\n            deadline = Deadline.after(0)\n",
+        "",
+        CONSUME,
+    ),
+    Mutant(
+        "a script that never ends", "app.py", "                await leave_stuck()\n", "                pass\n", WORKER
+    ),
+    Mutant(
+        "stuck coroutines awaited by the loop",
+        "service/loop.py",
+        "        asyncio.tasks._unregister_task(task)\n",
+        "        pass\n",
+        WORKER,
+    ),
+    Mutant(
+        "timers that outlive their body",
+        "jobs/execute.py",
+        "                timer.cancel()\n",
+        "                pass\n",
+        EXECUTE,
+    ),
+    Mutant(
+        "a body cancelled for having committed",
+        "jobs/worker.py",
+        "taken_away = taken_away - settled.keys()",
+        "pass",
+        CHILDREN,
+    ),
+    Mutant(
+        "a stop that is left half done",
+        "jobs/worker.py",
+        "await asyncio.shield(finishing)",
+        "await finishing",
+        CHILDREN,
+    ),
+    Mutant("a hindrance told every minute", "jobs/worker.py", "done.hindered != hindered:", "done.hindered:", WORKER),
+    Mutant(
+        "words to a child that leaves",
+        "jobs/children.py",
+        "if not self._leaving and not self._writer.is_closing():",
+        "if not self._writer.is_closing():",
+        CHILDREN,
+    ),
+]
