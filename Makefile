@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-N ?= 2
+# The suite waits more than it works
+N ?= 4
 
 .PHONY: demo test pooled model plans install check format teeth docs bench clean
 
