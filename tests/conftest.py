@@ -42,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "one_server: runs on one PostgreSQL version only, as it cannot matter which")
     config.addinivalue_line("markers", "direct(reason): is left out behind a transaction pooler, for this reason")
     if config.getoption("--pooled"):
+        # a death is noticed by its lease there: a third of the usual one is still long enough for a busy machine
+        os.environ.setdefault("ROTA_LEASE", "5s")
         # connections that tests open themselves: this PgBouncer knows nothing of prepared statements
         for kind in (psycopg.Connection, psycopg.AsyncConnection):
             kind.connect.__func__.__kwdefaults__["prepare_threshold"] = None  # type: ignore[attr-defined]

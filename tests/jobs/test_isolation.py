@@ -23,7 +23,7 @@ from rota import Retry, Unique
 from rota.errors import JobExists
 from rota.facts import ControlLost, DatabaseLost, JobClaimLost
 from rota.jobs.cancel import cancel_jobs, discard_jobs
-from rota.jobs.claim import ClaimedJob, Lane, claim, claim_suspect
+from rota.jobs.claim import ClaimedJob, Lane, claim, claim_suspect, give_back_claim
 from rota.jobs.job import NewJob
 from rota.jobs.outcome import Buried, Cancelled, Failure, HandedBack, Lost, Retried, Snoozed, Succeeded
 from rota.jobs.report import report_progress, save_checkpoint
@@ -299,6 +299,18 @@ def test_a_claim_and_a_cancel_agree_on_who_was_first(stage: Stage) -> None:
         assert stage.column("cancel_reason") == (["not wanted"] if claimed else [])
 
 
+def test_a_job_whose_claim_is_undone_after_it_was_cancelled_is_not_claimed_again(stage: Stage) -> None:
+    undoes, cancels = [step(give_back_claim(ONE, 7)), commit], [step(cancel_jobs([1], None, CHANNEL)), commit]
+    for undone, told, claimed in stage.play(
+        undoes, cancels, [step(claiming(TWO)), commit], given=running(1, member=ONE)
+    ):
+        assert (undone, len(told)) == (1, 1)
+        # if another has it, then because it was free before anyone wanted it to end
+        assert stage.column("claimed_at <= cancel_requested_at") == (
+            [True] if claimed else [None] * len(stage.column("id"))
+        )
+
+
 def test_a_job_that_is_cancelled_while_it_is_rescued_ends(stage: Stage) -> None:
     rescues, cancels = [step(rescue(CHANNEL)), commit], [step(cancel_jobs([1], None, CHANNEL)), commit]
     for _, told in stage.play(rescues, cancels, given=running(1)):
@@ -392,13 +404,15 @@ def in_the_way(id: int) -> list[Step]:
     return [lambda db: db.execute("select from rota.jobs where id = %s for update", [id]), commit]
 
 
+# whoever takes 2, 3 and 1 in the order given is held up at 3, and whoever takes them from the end at 2
+held_up = pytest.mark.parametrize(("ended", "left"), [([1, 2], 3), ([1, 3], 2)], ids=["at 3", "at 2"])
+
+
+@held_up
 @pytest.mark.parametrize("ends", [cancel_jobs, discard_jobs], ids=["cancel", "discard"])
-@pytest.mark.parametrize(
-    "kind",
-    ["succeeded", "retried"],
-)
+@pytest.mark.parametrize("kind", ["succeeded", "retried"])
 def test_jobs_that_are_ended_while_they_settle_in_another_order_never_wait_in_a_circle(
-    stage: Stage, kind: str, ends: Callable[..., Query[Any]]
+    stage: Stage, kind: str, ends: Callable[..., Query[Any]], ended: list[int], left: int
 ) -> None:
     stage.have_others()
     jobs = [held(id) for id in (2, 3, 1)]
@@ -407,20 +421,23 @@ def test_jobs_that_are_ended_while_they_settle_in_another_order_never_wait_in_a_
         if kind == "succeeded"
         else settle([Retried(job, FAILURE, 0.1, 0.0) for job in jobs], CHANNEL)
     )
-    settles, stops = [step(writes), commit], [step(ends([1, 2], None, CHANNEL)), commit]
-    for settled, told, _ in stage.play(settles, stops, in_the_way(3), given=running(3, member=ONE)):
+    settles, stops = [step(writes), commit], [step(ends(ended, None, CHANNEL)), commit]
+    for settled, told, _ in stage.play(settles, stops, in_the_way(left), given=running(3, member=ONE)):
         assert len(settled) + len(told) >= 3
-        assert stage.states()[2] == STATES[kind]
+        assert stage.states()[left - 1] == STATES[kind]
 
 
-def test_jobs_that_are_cancelled_while_they_are_replaced_in_another_order_never_wait_in_a_circle(stage: Stage) -> None:
+@held_up
+def test_jobs_that_are_cancelled_while_they_are_replaced_in_another_order_never_wait_in_a_circle(
+    stage: Stage, ended: list[int], left: int
+) -> None:
     stage.have_others()
     a, b, c = [unique(key, conflict="replace") for key in "abc"]
-    puts, cancels = [putting(b, c, a), commit], [step(cancel_jobs([1, 2], None, CHANNEL)), commit]
-    for told, ended, _ in stage.play(puts, cancels, in_the_way(3), given=lambda db: ask(db, put(a, b, c))):
-        assert len(ended) == 2
-        assert stage.states()[:3] == ["cancelled", "cancelled", "queued"]
-        assert told[1] == (3, True, "queued")
+    puts, cancels = [putting(b, c, a), commit], [step(cancel_jobs(ended, None, CHANNEL)), commit]
+    for told, stopped, _ in stage.play(puts, cancels, in_the_way(left), given=lambda db: ask(db, put(a, b, c))):
+        assert len(stopped) == 2
+        assert [id for id, state, *_ in stage.rows() if state == "cancelled"] == ended
+        assert told[(2, 3, 1).index(left)] == (left, True, "queued")
 
 
 def test_keys_of_a_bulk_put_are_taken_before_the_first_of_its_jobs_is_put(stage: Stage) -> None:
