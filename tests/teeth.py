@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.mutants import MUTANTS, PACKAGE, Mutant
 
 ROOT = Path(__file__).parent.parent
+PYTEST = [sys.executable, *["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "60", "--postgres", "18"]]
 
 
 def survives(mutant: Mutant) -> bool:
@@ -23,27 +24,18 @@ def survives(mutant: Mutant) -> bool:
     with tempfile.TemporaryDirectory(prefix="rota-mutant-") as folder:
         shutil.copytree(PACKAGE, Path(folder) / "rota", ignore=shutil.ignore_patterns("__pycache__"))
         (Path(folder) / "rota" / mutant.file).write_text(mutant.text())
-        ran = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-x",
-                "-p",
-                "no:cacheprovider",
-                "--timeout",
-                "60",
-                "--postgres",
-                "18",
-                *mutant.tests.split(),
-            ],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        try:
+            ran = subprocess.run(
+                [*PYTEST, *mutant.tests.split()],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=300,
+            )
+        except subprocess.TimeoutExpired:
+            return False  # a body that nobody ends any more keeps the process from ending
     assert ran.returncode in (0, 1), f"{mutant.what}: the tests could not run\n{ran.stdout}{ran.stderr}"
     return ran.returncode == 0
 
