@@ -16,7 +16,10 @@ from pathlib import Path
 from tests.mutants import MUTANTS, PACKAGE, Mutant
 
 ROOT = Path(__file__).parent.parent
-PYTEST = [sys.executable, *["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "60", "--postgres", "18"]]
+PYTEST = [
+    sys.executable,
+    *["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "60", "--postgres", "18"],
+]
 
 
 def survives(mutant: Mutant) -> bool:

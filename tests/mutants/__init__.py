@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.mutants import kernel, people, queue, unique, worker
+from tests.mutants import concurrency, kernel, people, queue, unique, worker
 from tests.mutants.mutant import PACKAGE, Mutant
 
 __all__ = ["MUTANTS", "PACKAGE", "Mutant"]
 
-MUTANTS = [*kernel.MUTANTS, *queue.MUTANTS, *unique.MUTANTS, *worker.MUTANTS, *people.MUTANTS]
+MUTANTS = [*kernel.MUTANTS, *queue.MUTANTS, *unique.MUTANTS, *worker.MUTANTS, *people.MUTANTS, *concurrency.MUTANTS]

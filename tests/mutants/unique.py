@@ -18,13 +18,6 @@ MUTANTS = [
         UNIQUE,
     ),
     Mutant(
-        "unique keys locked in any order",
-        QUEUE,
-        "    order by key\n    on conflict (key)",
-        "    on conflict (key)",
-        "tests/jobs/test_isolation.py",
-    ),
-    Mutant(
         "a repeated call that adds a twin",
         QUEUE,
         "own := coalesce(last.call = (new #>> '{unique,call}')::uuid, false);",
