@@ -489,6 +489,26 @@ async def test_bad_input_is_refused_at_enqueue_with_the_field_named(rota_app: Te
     assert await rota_app.jobs.list() == []
 
 
+@pytest.mark.direct
+@pytest.mark.usefixtures("seldom")
+async def test_a_worker_is_told_of_a_cancel_and_need_not_look(rota_app: TestRota) -> None:
+    entered = asyncio.Event()
+
+    @rota_app.task
+    async def long() -> None:
+        entered.set()
+        await asyncio.sleep(600)
+
+    job = await long.enqueue()
+    working = asyncio.create_task(rota_app.work())
+    await entered.wait()
+    await job.cancel()
+
+    await until(lambda: rota_app.jobs.get_sync(job.id).state == "cancelled", what="the body was ended")
+    rota_app.stop()
+    await working
+
+
 async def test_an_async_body_that_is_cancelled_ends_as_cancelled_within_a_second(
     rota_app: TestRota, rota_database: str
 ) -> None:

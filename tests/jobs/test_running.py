@@ -472,6 +472,7 @@ async def test_a_session_of_the_users_commits_with_the_success(
 async def test_a_commit_whose_reply_was_lost_is_found_and_not_repeated(
     rota_app: TestRota, ledger: psycopg.Connection[Any], rota_database: str, kind: str
 ) -> None:
+    went_on: list[str] = []
     with TcpProxy(rota_database) as proxy:
         through = Rota(proxy.dsn(rota_database))
 
@@ -480,12 +481,14 @@ async def test_a_commit_whose_reply_was_lost_is_found_and_not_repeated(
             async with current_job().transaction() as tx:
                 await tx.execute("insert into public.ledger values ('paid')")
                 proxy.cut_after(b"COMMIT")
+            went_on.append("async")
 
         @through.task(name="sync")
         def pay_sync() -> None:
             with current_job().transaction() as tx:
                 tx.execute("insert into public.ledger values ('paid')")
                 proxy.cut_after(b"COMMIT")
+            went_on.append("sync")
 
         job = await through.tasks[kind].enqueue()
         with through.facts.recorded(JobSucceeded, JobFailed) as told:
@@ -493,6 +496,7 @@ async def test_a_commit_whose_reply_was_lost_is_found_and_not_repeated(
         await through.close()
 
     assert proxy.cuts == 1
+    assert went_on == [kind]
     assert [type(each) for each in told] == [JobSucceeded]
     assert entries(ledger) == ["paid"]
     assert ((await rota_app.jobs.get(job.id)).state, (await rota_app.jobs.get(job.id)).attempt) == ("succeeded", 1)

@@ -25,13 +25,6 @@ MUTANTS = [
         "outcome.kind = 'cancelled'",
         SETTLE,
     ),
-    Mutant(
-        "a cancelled job that is rescued",
-        "jobs/rescue.py",
-        "when job.cancel_requested_at is not null then 'cancelled'",
-        "",
-        "tests/jobs/test_cancel.py",
-    ),
     Mutant("progress without the token", "jobs/report.py", "and job.token = %(token)s", "and %(token)s > 0", SETTLE, 0),
     Mutant(
         "a checkpoint without the token", "jobs/report.py", "and job.token = %(token)s", "and %(token)s > 0", SETTLE, 1
