@@ -123,7 +123,8 @@ MUTANTS = [
         "jobs/source.py",
         "self._facts.emit(JobClaimLost(",
         "(lambda fact: None)(JobClaimLost(",
-        "tests/chaos/test_frozen_worker.py",
+        "tests/chaos/test_faults_of_the_database.py::"
+        "test_a_failover_forgets_the_last_commits_and_what_rests_on_them_is_void",
     ),
     Mutant(
         "a charged hand-back",
