@@ -70,6 +70,7 @@ SAMPLES: dict[str, Any] = {
     "finished": 12,
     "handed_back": 3,
     "hindered": (),
+    "ids": (7, 8),
     "job": 42,
     "jobs": 12,
     "statements": 9,

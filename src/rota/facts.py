@@ -30,6 +30,7 @@ __all__ = [
     "JobSnoozed",
     "JobStuck",
     "JobSucceeded",
+    "JobsLocked",
     "ListenerDeaf",
     "ListenerHeard",
     "MemberEnded",
@@ -159,6 +160,13 @@ class Drained(Fact):
     finished: int
     handed_back: int
     abandoned: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobsLocked(Fact):
+    """Someone else has locked the rows of these jobs, so what became of them cannot be written down yet; all else goes on."""
+
+    ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,6 +249,8 @@ async def test_an_operators_lock_on_a_running_job_holds_up_no_other_that_is_hand
         worker.terminate()
         assert worker.wait() == 0
 
+        worker.wait_for_output(f"what became of job(s) {jobs[0].id} cannot be written down yet")
+        worker.wait_for_output("4 handed back, 1 could not be written in time")
         left = [await job.refresh() for job in jobs]
         assert [(job.state, job.attempt) for job in left] == [("running", 1)] + [("queued", 0)] * 4
 

@@ -175,4 +175,11 @@ MUTANTS = [
         "%(lost_limit)s",
         "tests/flows/test_signal_to_exit.py",
     ),
+    Mutant(
+        "what may begin once begun by who knows better",
+        "jobs/worker.py",
+        "if limit is not None and job.losses >= limit:",
+        "if False:",
+        "tests/flows/test_signal_to_exit.py",
+    ),
 ]

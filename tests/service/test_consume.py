@@ -43,9 +43,10 @@ class Shelf:
         self.batches.append(len(outcomes))
         return [n for n in outcomes if n in self.hindered]
 
-    async def hand_back(self, items: Sequence[int], begun: Sequence[int] = ()) -> None:
+    async def hand_back(self, items: Sequence[int], begun: Sequence[int] = ()) -> Sequence[int]:
         await self._answer()
-        self.handed_back += [*items, *begun]
+        self.handed_back += [item for item in (*items, *begun) if item not in self.hindered]
+        return [item for item in (*items, *begun) if item in self.hindered]
 
     def may_start(self) -> bool:
         return self.open
@@ -208,7 +209,7 @@ async def test_a_stop_with_the_database_away_ends_and_says_what_is_left_to_rescu
     with facts.recorded(Drained) as heard:
         await pump.drain(Deadline.after(0))
 
-    assert heard == [Drained(finished=0, handed_back=3, abandoned=3)]
+    assert heard == [Drained(finished=0, handed_back=0, abandoned=3)]
 
 
 async def test_what_is_dropped_is_named_and_settles_nothing() -> None:

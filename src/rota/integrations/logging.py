@@ -55,7 +55,7 @@ def words(fact: Fact) -> Words | None:
         case facts.WorkerStopped(_, jobs, statements):
             return logging.INFO, f"worker stopped after {jobs} job(s) and {statements} statement(s)"
         case facts.Drained(finished, handed_back, abandoned):
-            rest = f", {abandoned} left to rescue as the database is away" if abandoned else ""
+            rest = f", {abandoned} could not be written in time and are left to rescue" if abandoned else ""
             return logging.INFO, f"drained: {finished} finished, {handed_back} handed back{rest}"
         case facts.JobSucceeded(job, task, _, attempt, seconds):
             return logging.DEBUG, f"job {job} ({task}) succeeded in {seconds:.3f} s, attempt {attempt}"
@@ -71,6 +71,11 @@ def words(fact: Fact) -> Words | None:
                 "cancelled": "it is cancelled, as it was to be",
             }.get(fate, "it is queued again")
             return logging.WARNING, f"job {job} ({task}) was lost in attempt {attempt}: {error}; {then}"
+        case facts.JobsLocked(ids):
+            return logging.WARNING, (
+                f"what became of job(s) {', '.join(map(str, ids))} cannot be written down yet: someone holds a lock on their rows. "
+                "Look for an old transaction in pg_stat_activity (xact_start), and end it"
+            )
         case facts.JobSnoozed(job, task, _, attempt, _, pause):
             return logging.DEBUG, f"job {job} ({task}) snoozed for {pause:.1f} s in attempt {attempt}"
         case facts.JobCancelled(job, task, _, attempt, _, reason):

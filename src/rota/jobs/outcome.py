@@ -87,11 +87,15 @@ class Buried:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The process that ran it, one made for this job alone, is gone."""
+    """The process that ran it, one made for this job alone, is gone; or nobody may begin it again.
+
+    `limit` is how many losses bury it, as its task says here; None for what the row says.
+    """
 
     job: ClaimedJob
     failure: Failure
     seconds: float
+    limit: int | None = None
     pause: ClassVar = None
     kind: ClassVar = "lost"
 

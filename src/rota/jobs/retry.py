@@ -28,7 +28,7 @@ class Retry:
     Errors that are not instances of `on` are not tried again.
 
     A body whose process is lost has not failed, and costs no attempt; after so many `losses` the job is buried all the same
-    (None: three). With `losses=1`, or `attempts=1, losses=1`, it is never begun again by itself: at most once.
+    (None: three). With `attempts=1, losses=1` it is never begun again by itself: at most once.
     """
 
     attempts: int = 5
@@ -60,6 +60,11 @@ class Retry:
             )
         if problems:
             raise ConfigurationError(f"This Retry cannot work: {'; '.join(problems)}.")
+
+    @property
+    def only_once(self) -> bool:
+        """Whether a job that was begun may never be begun again by itself."""
+        return self.attempts == 1 and self.losses == 1
 
     def pause(self, failures: int, error: BaseException) -> float | None:
         """Seconds until the next attempt after this many failures, or None when there is none."""

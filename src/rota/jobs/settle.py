@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.job import JobId
-from rota.jobs.outcome import Cancelled, Succeeded, Unsuccessful
+from rota.jobs.outcome import Cancelled, Lost, Succeeded, Unsuccessful
 from rota.postgres.arrays import numbers
 from rota.postgres.query import Query, Row, scalar, statement
 
@@ -197,8 +197,8 @@ SETTLE = statement(
         select *
         from unnest(
             %(ids)s::bigint[], %(tokens)s::bigint[], %(kinds)s::text[], %(pauses)s::float8[], %(seconds)s::float8[],
-            %(types)s::text[], %(messages)s::text[], %(traces)s::text[]
-        ) as outcome(id, token, kind, pause, seconds, type, message, trace)
+            %(types)s::text[], %(messages)s::text[], %(traces)s::text[], %(limits)s::smallint[]
+        ) as outcome(id, token, kind, pause, seconds, type, message, trace, lost_limit)
     ), taken as materialized (
         select
             job.id, job.token, job.token as signature, job.attempt, job.member, job.queue,
@@ -206,7 +206,8 @@ SETTLE = statement(
             case
                 when outcome.kind = 'cancelled' or job.cancel_requested_at is not null then 'cancelled'
                 when outcome.kind = 'buried' then 'dead'
-                when outcome.kind = 'lost' and job.losses + 1 >= coalesce(job.lost_limit, %(lost_limit)s) then 'dead'
+                when outcome.kind = 'lost'
+                 and job.losses + 1 >= coalesce(outcome.lost_limit, job.lost_limit, %(lost_limit)s) then 'dead'
                 else 'queued'
             end as fate
         from {schema}.jobs as job
@@ -249,6 +250,7 @@ def settle(outcomes: Sequence[Unsuccessful], channel: str, *, lost_limit: int = 
                 for o, f in zip(outcomes, failures, strict=True)
             ],
             "traces": [f.trace if f else None for f in failures],
+            "limits": [o.limit if isinstance(o, Lost) else None for o in outcomes],
             "channel": channel,
             "lost_limit": lost_limit,
         },

@@ -18,6 +18,7 @@ from rota.facts import (
     JobClaimLost,
     JobFailed,
     JobLost,
+    JobsLocked,
     JobSnoozed,
     JobSucceeded,
 )
@@ -78,6 +79,7 @@ class JobSource:
         self._only_once = only_once
         self._facts = facts
         self._wary_until = 0.0
+        self._seen_locked: set[JobId] = set()
         self._woken = asyncio.Event()
         self._pause = 0.0
         self._looks_begun = 0
@@ -156,7 +158,7 @@ class JobSource:
             self._tell((outcome for outcome in outcomes if isinstance(outcome, AlreadySettled)), {})
         return left
 
-    async def hand_back(self, items: Sequence[ClaimedJob], begun: Sequence[ClaimedJob] = ()) -> None:
+    async def hand_back(self, items: Sequence[ClaimedJob], begun: Sequence[ClaimedJob] = ()) -> Sequence[ClaimedJob]:
         await self._claimer.give_back_unknown()
         locked = await self._locked([*items, *begun])
         outcomes: list[HandedBack | Lost] = [*map(HandedBack, items), *map(self._interrupted, begun)]
@@ -172,18 +174,14 @@ class JobSource:
         for job in free:
             if job.losses:
                 self._gate.leave(job)
-        if locked:
-            raise DatabaseUnavailable(
-                f"Someone has locked the rows of jobs that are to be handed back: {sorted(locked)}."
-            )
+        return [job for job in (*items, *begun) if job.id in locked]
 
     def _interrupted(self, job: ClaimedJob) -> HandedBack | Lost:
         """What becomes of one whose body was ended by the stop: it is begun again elsewhere, unless it may never be."""
         if not self._only_once(job.task):
             return HandedBack(job)
-        return Lost(
-            job, Failure("Interrupted", "its worker stopped before it ended, and it may not begin again", ""), 0.0
-        )
+        said = "its worker stopped before it ended, and it may not begin again"
+        return Lost(job, Failure("Interrupted", said, ""), 0.0, limit=1)
 
     async def _locked(self, jobs: Sequence[ClaimedJob]) -> set[JobId]:
         """Whose rows someone has locked. Asked for a while after that was felt, as it costs a statement."""
@@ -192,6 +190,9 @@ class JobSource:
         locked = await self._run(find_locked([job.id for job in jobs]))
         if locked:
             self._wary_until = boottime() + _WARY_SECONDS
+        if locked - self._seen_locked:
+            self._facts.emit(JobsLocked(tuple(sorted(locked))))
+        self._seen_locked = (self._seen_locked - {job.id for job in jobs}) | locked
         return locked
 
     async def _run(self, query: Query[T]) -> T:

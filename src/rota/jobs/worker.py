@@ -20,7 +20,7 @@ from rota.jobs.claimer import Claimer
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.execute import Executor
-from rota.jobs.outcome import Outcome
+from rota.jobs.outcome import Failure, Lost, Outcome
 from rota.jobs.rescue import prune_members, rescue
 from rota.jobs.retention import Upkeep, upkeep
 from rota.jobs.running import Desk
@@ -106,7 +106,7 @@ class Worker:
             self._settling,
             channel=wake_channel(database.schema),
             control=lambda: self.control,
-            only_once=lambda task: tasks[task].options.retry.losses == 1,
+            only_once=lambda task: tasks[task].options.retry.only_once,
             poll=lambda: settings.poll if self.control.hears else settings.poll_deaf,
             facts=facts,
         )
@@ -244,6 +244,10 @@ class Worker:
         if not job.losses:
             return await self._executor.run(job)
         with self._gate.passed(job):
+            limit = self._tasks[job.task].options.retry.losses
+            if limit is not None and job.losses >= limit:
+                # whoever enqueued it did not know, as plain SQL does not
+                return Lost(job, Failure("Lost", "it was lost as often as its task allows", ""), 0.0, limit)
             return await self._executor.run(job)
 
     async def _cancel(self) -> None:

@@ -61,8 +61,10 @@ class Source(Protocol[ItemInvariant, OutcomeIn]):
     async def settle(self, outcomes: Sequence[OutcomeIn]) -> Sequence[object]:
         """Make them durable. Returns those that something of their own hinders: they come again, and hold up no others."""
 
-    async def hand_back(self, items: Sequence[ItemInvariant], begun: Sequence[ItemInvariant] = ()) -> None:
-        """Give up these, which were not begun, and those, whose bodies were cancelled."""
+    async def hand_back(
+        self, items: Sequence[ItemInvariant], begun: Sequence[ItemInvariant] = ()
+    ) -> Sequence[ItemInvariant]:
+        """Give up these, which were not begun, and those, whose bodies were cancelled. Returns those that something hinders."""
 
     def may_start(self) -> bool:
         """Whether what was claimed may still be started."""
@@ -137,18 +139,16 @@ class Consumer(Generic[Item, Outcome]):
         if self._hurried.is_set():
             deadline = Deadline.after(0)
         unfinished = await self._cancel_running()
-        handed_back = [*unstarted, *unfinished]
-        abandoned = len(handed_back)
+        left = self._stale = [*unstarted, *unfinished]
         try:
             async with asyncio.timeout(max(deadline.left, _LAST_WORDS_SECONDS)):
-                # also when there is nothing to name: a claim cut off by the stop may have taken something
-                await self._until_done("hand back", lambda: self._source.hand_back(unstarted, unfinished))
-                abandoned = 0
+                await self._hand_back(unfinished)
                 await self.wait_idle()
         except TimeoutError:
-            abandoned += len(self._outcomes)
+            pass
+        abandoned = len(self._stale) + len(self._outcomes)
         await _cancelled(settling)
-        self._facts.emit(Drained(self.finished, len(handed_back), abandoned))
+        self._facts.emit(Drained(self.finished, len(left) - len(self._stale), abandoned))
 
     def hurry(self) -> None:
         """End the wait for running items: the drain under way, or the next one, cancels them and hands them back."""
@@ -294,9 +294,23 @@ class Consumer(Generic[Item, Outcome]):
             soon = self.finished - finished
             self._stale = [self._ready.pop() for _ in range(len(self._ready) - soon)]
             if self._stale:
-                await self._until_done("hand back", lambda: self._source.hand_back(self._stale))
-                self._stale = []
+                await self._hand_back()
                 self._note_change()
+
+    async def _hand_back(self, begun: Sequence[Item] = ()) -> None:
+        """Hand back what is stale, of which these were begun; what is hindered is tried again until it is done."""
+        were_begun = set(map(id, begun))
+        while True:
+            stale = self._stale
+            fresh = [item for item in stale if id(item) not in were_begun]
+            ended = [item for item in stale if id(item) in were_begun]
+            # also when there is nothing to name: a claim cut off by a stop may have taken something
+            self._stale = list(
+                await self._until_done("hand back", lambda: self._source.hand_back(fresh, ended))  # noqa: B023
+            )
+            if not self._stale:
+                return
+            await asyncio.sleep(_HINDERED_SECONDS)
 
     async def _wait_for_running(self, deadline: Deadline) -> None:
         tasks = [task for task, _ in self._running.values()]
