@@ -26,6 +26,7 @@ def cut_control_session(dsn: str, member: Any) -> None:
     assert cut == [(True,)]
 
 
+@pytest.mark.direct("there is no session lock to find it by")
 async def test_a_healthy_member_whose_control_session_is_terminated_loses_nothing(rota_app: TestRota) -> None:
     """Ten times in a row, with a peer watching: it re-attaches under the same identity before anyone may end it."""
     dsn = rota_app.database.dsn.conninfo

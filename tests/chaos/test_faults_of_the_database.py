@@ -37,8 +37,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
 
 
 @pytest.fixture
-def admin(rota_database: str) -> Iterator[Admin]:
-    with psycopg.connect(rota_database, autocommit=True) as connection:
+def admin(direct_database: str) -> Iterator[Admin]:
+    with psycopg.connect(direct_database, autocommit=True) as connection:
         yield connection
 
 
@@ -123,11 +123,14 @@ async def test_a_database_that_turns_read_only_is_waited_for(
     await rota_app.close()
 
     admin.execute(database + SQL("set default_transaction_read_only = on"))
-    end_sessions(admin)
+    ended = end_sessions(admin)
+    await until(lambda: not ended & sessions(admin), what="they are gone")
     with known_tasks(Rota(dsn)) as other, pytest.raises(DatabaseUnavailable, match="read-only"):
         other.tasks["double"].enqueue_sync(3)
-    worker.wait_for_output("session is read-only")  # and not only that its sessions were ended
+    worker.wait_for_output("read-only")  # and not only that its sessions were ended
     admin.execute(database + SQL("reset default_transaction_read_only"))
+    ended = end_sessions(admin)  # those that a pooler has kept
+    await until(lambda: not ended & sessions(admin), what="they are gone")
 
     await rota_app.jobs.retry(waiting.id)
     assert await waiting.wait(20) == 4
@@ -239,6 +242,7 @@ with TcpProxy(sys.argv[1]) as network:
 """
 
 
+@pytest.mark.direct("nothing but the socket of a server reaches into a network of its own")
 def test_a_connection_whose_other_end_is_out_of_reach_is_given_up_within_ten_seconds(rota_database: str) -> None:
     apart = ["unshare", "--net", sys.executable, "-c", CUT_OFF, rota_database]
     try:

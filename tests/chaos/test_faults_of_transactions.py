@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +17,15 @@ from tests.chaos.faults import APP, SHORT, Admin, StartWorker, count, identities
 
 from rota import Rota
 from rota.facts import DatabaseLost
+from rota.postgres.session import Session
 from rota.testing import TestRota, fact, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
 
 
 @pytest.fixture
-def admin(rota_database: str) -> Iterator[Admin]:
-    with psycopg.connect(rota_database, autocommit=True) as connection:
+def admin(direct_database: str) -> Iterator[Admin]:
+    with psycopg.connect(direct_database, autocommit=True) as connection:
         yield connection
 
 
@@ -63,7 +65,9 @@ async def test_a_time_limit_of_the_database_is_not_ours(rota_app: TestRota, admi
     assert lost == []
 
 
-async def test_a_deadlock_with_a_transaction_of_the_users_is_tried_again(rota_app: TestRota, admin: Admin) -> None:
+async def test_a_deadlock_with_a_transaction_of_the_users_is_tried_again(
+    rota_app: TestRota, admin: Admin, direct_database: str
+) -> None:
     name = Identifier(rota_app.database.dsn.database)
     admin.execute(SQL("alter database {} set deadlock_timeout = '50ms'").format(name))
     finish = asyncio.Event()
@@ -75,7 +79,7 @@ async def test_a_deadlock_with_a_transaction_of_the_users_is_tried_again(rota_ap
     jobs = await rota_app.enqueue_many([wait.bind() for _ in range(3)])
     working = asyncio.create_task(rota_app.work())
     await until(lambda: {job.state for job in rota_app.jobs.list_sync()} == {"running"}, what="all of them run")
-    with psycopg.connect(rota_app.database.dsn.conninfo) as user:
+    with psycopg.connect(direct_database) as user:
         user.execute("set deadlock_timeout = '1h'")  # so that it is us who are sent back
         user.execute("select from rota.jobs where id = %s for update", [jobs[1].id])
         blocked = "select from pg_stat_activity where %s = any (pg_blocking_pids(pid))"
@@ -165,6 +169,7 @@ for module in (rota.jobs.worker, rota.leases.control):
 )
 
 
+@pytest.mark.direct("there are no session locks")
 async def test_equal_lock_keys_are_harmless(
     rota_app: TestRota, rota_worker: StartWorker, admin: Admin, tmp_path: Path
 ) -> None:
@@ -232,6 +237,34 @@ async def test_an_operators_lock_on_a_running_job_holds_up_no_other_outcome(
         assert (await held.refresh()).state == "running"
     await held.wait(20)
     assert (await held.refresh()).attempt == 1
+
+
+async def test_a_settle_that_is_not_answered_in_time_is_taken_for_a_lock(
+    rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should the limit of time for locks not hold, the deadline of the session does."""
+    monkeypatch.setattr("rota.jobs.worker._SETTLING", {"lock_timeout": "0"})
+    monkeypatch.setattr("rota.jobs.worker.Session", functools.partial(Session, deadline=1.0))
+    finish = asyncio.Event()
+
+    @rota_app.task
+    async def wait() -> None:
+        await finish.wait()
+
+    jobs = await rota_app.enqueue_many([wait.bind() for _ in range(3)])
+    working = asyncio.create_task(rota_app.work())
+    await until(lambda: {job.state for job in rota_app.jobs.list_sync()} == {"running"}, what="all of them run")
+    with psycopg.connect(rota_app.database.dsn.conninfo) as operator:
+        operator.execute("select from rota.jobs where id = %s for update", [jobs[1].id])
+
+        finish.set()
+        # what comes before it in the order of settling is locked by the settle that nobody waits for any more
+        await jobs[2].wait(20)
+
+    await jobs[0].wait(20)
+    await jobs[1].wait(20)
+    rota_app.stop()
+    await working
 
 
 async def test_an_operators_lock_on_a_running_job_holds_up_no_other_that_is_handed_back(

@@ -37,6 +37,7 @@ def rows(app: TestRota, sql: str) -> list[Any]:
         return connection.execute(sql).fetchall()
 
 
+@pytest.mark.direct("a death is noticed when its lease runs out")
 async def test_a_killed_workers_jobs_are_taken_over_within_two_seconds_and_none_is_lost(
     rota_app: TestRota, rota_worker: StartWorker, record_property: Callable[[str, object], None]
 ) -> None:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from rota.cli.output import as_json
 from rota.testing import TestRota
 
 Run = Callable[..., Any]
@@ -108,6 +110,10 @@ def test_jobs_are_listed_and_shown_as_tables_and_as_json(rota: Run, rota_app: Te
     assert json.loads(rota("jobs", "show", str(greeted.id), "--json", "--dsn", dsn).out)["result"] == "hello ana"
     assert "hello ana" in rota("jobs", "show", str(greeted.id), "--dsn", dsn).out
     assert rota("jobs", "show", "999999", "--dsn", dsn).code == 1
+
+
+def test_json_has_its_times_in_utc_whatever_zone_a_session_has() -> None:
+    assert as_json(datetime.fromisoformat("2999-01-31T22:45:00+13:45")) == "2999-01-31T09:00:00+00:00"
 
 
 def test_members_are_listed(rota: Run, rota_app: TestRota) -> None:

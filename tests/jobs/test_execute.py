@@ -10,7 +10,7 @@ import statistics
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
@@ -201,10 +201,19 @@ async def lateness(job: Job[Any]) -> float:
     return (settled.started_at - settled.due_at).total_seconds()
 
 
-def on_time(late: Sequence[float], timers: Sequence[float]) -> bool:
-    """None too early, one as soon as on an idle machine, and most as soon as a busy one allows."""
-    beyond = [job - timer for job, timer in zip(late, timers, strict=True)]
-    return min(late) >= 0 and min(beyond) < 0.05 and statistics.median(beyond) < 0.2
+async def all_on_time(play: Callable[[], Awaitable[tuple[Sequence[float], Sequence[float]]]]) -> None:
+    """Play a round, which tells how late jobs and timers were: most jobs start within 50 ms of the timers, and none too early.
+
+    That is the bar for an idle machine. On one that is not, plain timers are late as well, and the round is played again.
+    """
+    for _ in range(5):
+        late, timers = await play()
+        beyond = statistics.median(job - timer for job, timer in zip(late, timers, strict=True))
+        assert min(late) >= 0
+        if beyond < 0.05:
+            return
+        assert max(timers) > 0.01, f"jobs started so many seconds late: {late}, while timers were on time: {timers}"
+    assert beyond < 0.2, f"jobs started so many seconds late: {late}, and timers on this busy machine: {timers}"
 
 
 @pytest.mark.usefixtures("seldom")
@@ -214,19 +223,21 @@ async def test_delayed_jobs_start_within_50_ms_of_their_time_and_hardly_a_look_i
     @rota_app.task
     async def at() -> None: ...
 
-    started, stopped = fact(rota_app.facts, WorkerStarted), fact(rota_app.facts, WorkerStopped, timeout=30)
-    working = asyncio.create_task(rota_app.work())
-    await started
-    await at.using(delay=30).enqueue()
-    # looks come 0.4 and 1.7 s after the last one that was told, and then seldom: none of these is found by chance
-    jobs = [await at.using(delay=2.2 + 0.3 * n).enqueue() for n in range(5)]
-    timers = await asyncio.gather(*(timer(rota_app, job.due_at) for job in jobs))
-    await asyncio.gather(*(job.wait(10) for job in jobs))
-    rota_app.stop()
-    await working
+    async def play() -> tuple[Sequence[float], Sequence[float]]:
+        started, stopped = fact(rota_app.facts, WorkerStarted), fact(rota_app.facts, WorkerStopped, timeout=30)
+        working = asyncio.create_task(rota_app.work())
+        await started
+        await at.using(delay=60).enqueue()
+        # looks come 0.4 and 1.7 s after the last one that was told, and then seldom: none of these is found by chance
+        jobs = [await at.using(delay=2.2 + 0.3 * n).enqueue() for n in range(5)]
+        timers = await asyncio.gather(*(timer(rota_app, job.due_at) for job in jobs))
+        await asyncio.gather(*(job.wait(10) for job in jobs))
+        rota_app.stop()
+        await working
+        assert (await stopped).statements < 60  # a look every 50 ms would be as many alone
+        return [await lateness(job) for job in jobs], timers
 
-    assert on_time([await lateness(job) for job in jobs], timers)
-    assert (await stopped).statements < 60  # a look every 50 ms would be as many alone
+    await all_on_time(play)
 
 
 @pytest.mark.usefixtures("seldom")
@@ -242,14 +253,16 @@ async def test_retried_jobs_start_within_50_ms_of_their_time_however_long_they_r
         await fact(rota_app.facts, JobFailedFact, where=lambda failed: failed.job == job.id)
         return await timer(rota_app, (await job.refresh()).due_at)
 
-    jobs = await rota_app.enqueue_many([flaky.bind(0.6 + 0.1 * n) for n in range(5)])
-    working = asyncio.create_task(rota_app.work())
-    timers = await asyncio.gather(*(timer_of(job) for job in jobs))
-    await asyncio.gather(*(job.wait(10) for job in jobs))
-    rota_app.stop()
-    await working
+    async def play() -> tuple[Sequence[float], Sequence[float]]:
+        jobs = await rota_app.enqueue_many([flaky.bind(0.6 + 0.1 * n) for n in range(5)])
+        working = asyncio.create_task(rota_app.work())
+        timers = await asyncio.gather(*(timer_of(job) for job in jobs))
+        await asyncio.gather(*(job.wait(10) for job in jobs))
+        rota_app.stop()
+        await working
+        return [await lateness(job) for job in jobs], timers
 
-    assert on_time([await lateness(job) for job in jobs], timers)
+    await all_on_time(play)
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
@@ -489,7 +502,7 @@ async def test_bad_input_is_refused_at_enqueue_with_the_field_named(rota_app: Te
     assert await rota_app.jobs.list() == []
 
 
-@pytest.mark.direct
+@pytest.mark.direct("it listens")
 @pytest.mark.usefixtures("seldom")
 async def test_a_worker_is_told_of_a_cancel_and_need_not_look(rota_app: TestRota) -> None:
     entered = asyncio.Event()

@@ -22,6 +22,14 @@ from rota.postgres.session import Session
 from rota.testing import until_sync
 
 LEVEL = statement("level", "select current_setting('transaction_isolation')").query(read=scalar)
+LIMITS = statement(
+    "limits",
+    """
+    select concat_ws(
+        ' ', current_setting('statement_timeout'), current_setting('lock_timeout'), current_setting('transaction_timeout', true)
+    )
+    """,
+).query(read=scalar)
 IDLE = statement("idle", "select current_setting('idle_in_transaction_session_timeout')").query(read=scalar)
 #: refused at all levels but one, as a query may be that meets others there
 REFUSABLE = statement("refusable", "select public.refusable()").query(read=scalar)
@@ -94,6 +102,45 @@ async def test_behind_a_pooler_no_transaction_of_ours_may_idle_for_longer_than_a
 
     assert set(limits) == {"15s"}
     assert level == ("read committed",)
+
+
+@pytest.mark.parametrize("short", ["statement_timeout", "lock_timeout", "transaction_timeout"])
+async def test_behind_a_pooler_a_limit_of_the_database_that_is_too_short_for_us_does_not_count(
+    rota_database: str, tmp_path: Path, short: str
+) -> None:
+    with psycopg.connect(rota_database, autocommit=True) as admin:
+        if not admin.execute("select from pg_settings where name = %s", [short]).rowcount:
+            pytest.skip(f"this PostgreSQL knows no {short}")
+        admin.execute(f"alter database {admin.info.dbname} set {short} = '1s'")
+    with transaction_pooler(rota_database, tmp_path) as pooled:
+        session = Session(Connector(Dsn(pooled), "claim"), "rota")
+        hasty = Session(Connector(Dsn(pooled), "control", {"statement_timeout": "4s", "lock_timeout": "2s"}), "rota")
+        async with Rota(pooled) as app:
+            limits = [await session.run(LIMITS), await app.database.run(LIMITS), app.database.run_sync(LIMITS)]
+            limits += await app.database.run_steps(both(LIMITS))
+            limits += app.database.run_steps_sync(both(LIMITS))
+        hasty_limits = await hasty.run(LIMITS)
+        await session.close()
+        await hasty.close()
+
+    # the third is known since PostgreSQL 17
+    assert set(limits) in ({"30s 10s 0"}, {"30s 10s"})
+    assert hasty_limits in ("4s 2s 0", "4s 2s")
+
+
+async def test_behind_a_pooler_a_query_goes_alone_unless_something_must_hold_for_it(
+    rota_database: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(rota_database, autocommit=True) as admin:
+        admin.execute(f"alter database {admin.info.dbname} set statement_timeout = '1min'")
+    with transaction_pooler(rota_database, tmp_path) as pooled:
+        alone = Session(Connector(Dsn(pooled), "claim"), "rota")
+        settling = Session(Connector(Dsn(pooled), "settle", everywhere={"lock_timeout": "1s"}), "rota")
+        limits = [await alone.run(LIMITS), await settling.run(LIMITS)]
+        await alone.close()
+        await settling.close()
+
+    assert limits in (["1min 0 0", "30s 1s 0"], ["1min 0", "30s 1s"])
 
 
 @serializable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -49,7 +49,7 @@ def as_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): as_json(entry) for key, entry in value.items()}
     if isinstance(value, datetime):
-        return value.isoformat()
+        return value.astimezone(UTC).isoformat()  # not in whatever time zone the session happens to have
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, UUID):

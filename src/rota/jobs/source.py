@@ -200,7 +200,8 @@ class JobSource:
         try:
             return await self._settling.run(query)
         except DatabaseUnavailable as error:
-            if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+            # no answer at all may be a lock as well
+            if isinstance(error.__cause__, psycopg.errors.LockNotAvailable | TimeoutError):
                 self._wary_until = boottime() + _WARY_SECONDS
             raise
         except RotaError as error:

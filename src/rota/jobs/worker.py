@@ -45,8 +45,8 @@ _PLANNING = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
 }
-# A row that someone has locked must not hold up the outcomes of the others for long.
-_SETTLING = {**_PLANNING, "lock_timeout": "1s"}
+# A row that someone has locked must not hold up the outcomes of the others for long: not behind a pooler either.
+_SETTLING = {"lock_timeout": "1s"}
 
 # How long the reply to a COMMIT may take before a claim that is gone counts as taken away.
 _SETTLING_SECONDS = 0.2
@@ -92,7 +92,9 @@ class Worker:
             on_identity_lost=self._on_identity_lost,
         )
         claiming = Session(database.connector("claim", settings=_PLANNING), database.schema)
-        self._settling = Session(database.connector("settle", settings=_SETTLING), database.schema)
+        self._settling = Session(
+            database.connector("settle", settings=_PLANNING, everywhere=_SETTLING), database.schema
+        )
         self._claiming = claiming
         self._gate = Gate(lambda: self._source.wake())
         self._source = JobSource(

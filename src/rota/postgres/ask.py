@@ -4,6 +4,8 @@ A session of ours has that level as its default. Behind a pooler in transaction 
 user's, the default is what the database or the role says, or what another client left behind. A query goes alone there as
 well, in one round trip. PostgreSQL refuses one for what others do at the same time at stricter levels only: then it had no
 effect, and is repeated in a block that sets the level. Where the default is known to be stricter, such a block comes first.
+The same goes for limits of time behind a pooler: a block sets ours, and comes first where the others' are known to be shorter,
+or where ours matter.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ async def ask_steps(connection: AsyncConnection[Any], schema: str, steps: Steps[
     """Run the queries of one step in one transaction; with `undo` only what it returns or raises is left of it."""
     async with connection.transaction(force_rollback=undo):
         if not is_direct(connection):
-            await connection.execute(OPENING, prepare=False)
+            await connection.execute(_opening(connection), prepare=False)
         answer: Any = None
         while True:
             try:
@@ -54,7 +56,7 @@ async def ask_steps(connection: AsyncConnection[Any], schema: str, steps: Steps[
 def ask_steps_sync(connection: Connection[Any], schema: str, steps: Steps[T], *, undo: bool = False) -> T:
     with connection.transaction(force_rollback=undo):
         if not is_direct(connection):
-            connection.execute(OPENING, prepare=False)
+            connection.execute(_opening(connection), prepare=False)
         answer: Any = None
         while True:
             try:
@@ -62,6 +64,19 @@ def ask_steps_sync(connection: Connection[Any], schema: str, steps: Steps[T], *,
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             answer = query.read(_rows_sync(connection, schema, query))
+
+
+def _opening(connection: AsyncConnection[Any] | Connection[Any]) -> str:
+    """How a block begins on this connection. A pool of the user's keeps its limits of time."""
+    limits = connection.limits if isinstance(connection, Own) else {}
+    if not limits:
+        return OPENING
+    values = ", ".join(f"('{name}', '{value}')" for name, value in limits.items())
+    return (
+        f"{OPENING}; select pg_catalog.set_config(s.name, s.value, true) from (values {values}) as s(name, value) "  # noqa: S608
+        # not every version knows every one of them
+        "where pg_catalog.current_setting(s.name, true) is not null"
+    )
 
 
 def _is_strict(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
@@ -76,7 +91,7 @@ async def _alone(connection: AsyncConnection[Any], schema: str, query: Query[Any
             async with block:
                 return await _rows(connection, schema, query)
     async with connection.transaction():
-        await connection.execute(OPENING, prepare=False)
+        await connection.execute(_opening(connection), prepare=False)
         return await _rows(connection, schema, query)
 
 
@@ -86,7 +101,7 @@ def _alone_sync(connection: Connection[Any], schema: str, query: Query[Any]) -> 
         with contextlib.suppress(SerializationFailure), block:
             return _rows_sync(connection, schema, query)
     with connection.transaction():
-        connection.execute(OPENING, prepare=False)
+        connection.execute(_opening(connection), prepare=False)
         return _rows_sync(connection, schema, query)
 
 

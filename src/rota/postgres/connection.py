@@ -2,7 +2,7 @@
 
 Session settings are applied in the first statement, and only where the session is really ours: behind a pooler in
 transaction mode they would leak to other clients of the same server connection. Such a pooler shows itself by a backend
-pid that differs from the one libpq was given.
+pid that differs from the one libpq was given. What must hold there as well is set for each transaction, see `ask`.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ _SESSION: dict[str, str] = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
+# The limits of time among them. Behind a pooler those of the database or the role count, and may be too short for us.
+_LIMITS = ("statement_timeout", "lock_timeout", "transaction_timeout")
 
 
 class Own:
@@ -82,8 +84,11 @@ class Own:
 
     #: whether the session is ours alone, and set up by us, or a transaction pooler stands in between
     direct = False
-    #: whether a pooler stands in between, and transactions there begin at a stricter level than our queries are written for
+    #: whether a pooler stands in between, and transactions there begin at a stricter level or with shorter limits of time than
+    #: our queries are written for
     strict = False
+    #: the limits of time for a transaction of ours behind a pooler
+    limits: Mapping[str, str] = {}
 
 
 class OwnConnection(Own, AsyncConnection[TupleRow]):
@@ -132,13 +137,17 @@ def _bounded(gen: PQGen[T], patience: float) -> PQGen[T]:
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """How to connect for one purpose. `role` is the part of the process, shown in `application_name`."""
+    """How to connect for one purpose. `role` is the part of the process, shown in `application_name`.
+
+    `settings` hold where the session is ours; `everywhere` behind a pooler too, where they cost a block around each query.
+    """
 
     dsn: Dsn
     role: str
     settings: Mapping[str, str] = field(default_factory=dict)
     network: Mapping[str, str] = field(default_factory=dict)
     patience: float = BoundedConnection.patience  # seconds a statement may take before its connection is given up
+    everywhere: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def conninfo(self) -> str:
@@ -174,22 +183,28 @@ class Connector:
         """Make a fresh connection ours: session settings where the session is ours, none behind a pooler."""
         try:
             cursor = await connection.execute(*self._first_statement(connection), prepare=False)
-            _mark(connection, await cursor.fetchone())
+            self._mark(connection, await cursor.fetchone())
         except psycopg.Error as error:
             raise translated(error, self.dsn) from error
 
     def prepare_sync(self, connection: BoundedConnection) -> None:
         try:
             cursor = connection.execute(*self._first_statement(connection), prepare=False)
-            _mark(connection, cursor.fetchone())
+            self._mark(connection, cursor.fetchone())
         except psycopg.Error as error:
             raise translated(error, self.dsn) from error
 
     def _first_statement(self, connection: OwnConnection | BoundedConnection) -> tuple[str, dict[str, Any]]:
-        settings = {**_SESSION, **self.settings}
+        settings = self._all_settings()
+        limits = self._limits()
         return (
             "/* rota:settings */ select pg_catalog.pg_backend_pid() = %(pid)s, "
-            "pg_catalog.current_setting('default_transaction_isolation'), case when pg_catalog.pg_backend_pid() = %(pid)s "
+            "pg_catalog.current_setting('default_transaction_isolation'), "
+            # a limit of zero is none
+            "exists (select from unnest(%(limits)s::text[], %(ours)s::interval[]) as l(name, ours), "
+            "cast(pg_catalog.current_setting(l.name, true) as interval) as given "
+            "where given > '0' and (given < l.ours or l.ours = '0')), "
+            "case when pg_catalog.pg_backend_pid() = %(pid)s "
             "then (select pg_catalog.count(pg_catalog.set_config(s.name, s.value, false)) "
             "from unnest(%(names)s::text[], %(values)s::text[]) as s(name, value) "
             # not every version knows every one of them
@@ -198,15 +213,24 @@ class Connector:
                 "pid": connection.pgconn.backend_pid,
                 "names": list(settings),
                 "values": list(settings.values()),
+                "limits": list(limits),
+                "ours": list(limits.values()),
             },
         )
 
+    def _all_settings(self) -> dict[str, str]:
+        return {**_SESSION, **self.settings, **self.everywhere}
 
-def _mark(connection: OwnConnection | BoundedConnection, told: TupleRow | None) -> None:
-    connection.direct, isolation = told[:2] if told else (False, "")
-    if not connection.direct:
-        connection.strict = isolation != "read committed"
-        connection.prepare_threshold = None  # the next statement may run on another server connection
+    def _limits(self) -> dict[str, str]:
+        settings = self._all_settings()
+        return {name: settings[name] for name in _LIMITS}
+
+    def _mark(self, connection: OwnConnection | BoundedConnection, told: TupleRow | None) -> None:
+        connection.direct, isolation, is_short = told[:3] if told else (False, "", False)
+        if not connection.direct:
+            connection.strict = isolation != "read committed" or is_short or bool(self.everywhere)
+            connection.limits = {**self._limits(), **self.everywhere}
+            connection.prepare_threshold = None  # the next statement may run on another server connection
 
 
 def is_direct(connection: AsyncConnection[Any] | Connection[Any]) -> bool:

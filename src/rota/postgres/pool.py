@@ -90,9 +90,10 @@ class Database:
         settings: Mapping[str, str] | None = None,
         network: Mapping[str, str] | None = None,
         patience: float = BoundedConnection.patience,
+        everywhere: Mapping[str, str] | None = None,
     ) -> Connector:
         """How to open a connection outside the pools, to the same place."""
-        return Connector(self._address(), role, settings or {}, network or {}, patience)
+        return Connector(self._address(), role, settings or {}, network or {}, patience, everywhere or {})
 
     async def run(self, query: Query[T]) -> T:
         """Run the query in a transaction of its own and return what it reads."""
