@@ -379,6 +379,28 @@ async def test_a_waiting_job_can_be_replaced(rota_app: TestRota) -> None:
     assert await job.wait() == "new"
 
 
+async def test_what_replaces_a_job_has_all_its_attempts_and_none_of_the_errors(
+    rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    @rota_app.task(unique=Unique(by="doc", conflict="replace"), retry=Retry(attempts=2, base="1h"))
+    async def index(doc: int, text: str) -> None:
+        raise ValueError(text)
+
+    first = await index.enqueue(1, "old")
+    await rota_app.drain()
+    db.execute("update rota.jobs set losses = 2, attempt = 3")
+
+    second = await index.enqueue(1, "new")
+
+    waiting = await first.refresh()
+    assert second == replace(waiting, existing=True)
+    assert (waiting.attempt, waiting.losses, waiting.errors) == (0, 0, ())
+    await rota_app.drain()
+    failed = await first.refresh()
+    assert (failed.state, failed.attempt) == ("queued", 1)
+    assert [(error.attempt, error.message) for error in failed.errors] == [(1, "new")]
+
+
 async def test_a_running_job_is_not_replaced_but_returned(rota_app: TestRota) -> None:
     replaced: list[Any] = []
 

@@ -188,6 +188,16 @@ begin
                   and job.state in ('queued', 'blocked')
                 returning to_jsonb(job) into stored;
                 if found then
+                    if (stored ->> 'attempt')::integer > 0 then
+                        -- the new call has all its attempts before it, and is not told the errors of the other as its own
+                        delete from {schema}.attempts as attempt
+                        where attempt.job_id = (stored ->> 'id')::bigint;
+                        update {schema}.jobs as job
+                        set attempt = 0,
+                            losses = 0
+                        where job.id = (stored ->> 'id')::bigint
+                        returning to_jsonb(job) into stored;
+                    end if;
                     update {schema}.uniques as last
                     set ended = null,
                         job_id = (stored ->> 'id')::bigint,
