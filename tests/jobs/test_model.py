@@ -203,7 +203,9 @@ class Model:
             return id, self.now, due_at, "queued", False
         assert new.unique is not None
         if new.unique.conflict == "replace" and there.state == "queued":
-            there.new, there.due_at, there.saved = new, due_at, None
+            there.new, there.due_at, there.saved, there.attempt, there.losses = new, due_at, None, 0, 0
+            self.attempts = [attempt for attempt in self.attempts if attempt[0] != there.id]
+            self.settled = {attempt for attempt in self.settled if attempt[0] != there.id}
         return there.id, there.created_at, there.due_at, there.state, True
 
     # Claiming

@@ -290,6 +290,24 @@ async def test_a_job_that_exists_tells_no_secret(rota_app: TestRota) -> None:
     assert SECRET not in str(exists.value) + repr(exists.value.job) + str(twins.value)
 
 
+async def test_a_job_from_plain_sql_that_exists_tells_no_secret(rota_app: TestRota, rota_database: str) -> None:
+    @rota_app.task(name="log_in", redact=["password"], unique="once")
+    async def log_in(user: str, password: str) -> None: ...
+
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        db.execute(
+            "select rota.enqueue('log_in', jsonb_build_object('user', 'ali', 'password', %s::text), unique_key => 'once')",
+            [SECRET],
+        )
+
+    there = await log_in.enqueue("ali", "another")
+    with pytest.raises(JobExists) as exists:
+        await log_in.using(unique=Unique(by="once", conflict="raise")).enqueue("ali", "another")
+
+    assert there.args == exists.value.job.args == {"user": "ali", "password": MASK}
+    assert SECRET not in repr(there) + repr(exists.value.job)
+
+
 async def test_edited_arguments_that_are_refused_tell_no_secret(rota_app: TestRota) -> None:
     @rota_app.task(name="log_in", redact=["password"], retry=None)
     async def log_in(password: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.interleave import at_once
 from tests.jobs.test_retention import KEY, keep
 
-from rota import ConfigurationError, InvalidArguments, JobExists, JobNotFound, Rota, Unique, current_job
+from rota import ConfigurationError, InvalidArguments, JobExists, JobNotFound, Retry, Rota, Unique, current_job
 from rota.jobs import enqueue as enqueue_room
 from rota.jobs.cancel import cancel_jobs
 from rota.jobs.enqueue import digest, put_jobs
@@ -379,6 +379,28 @@ async def test_a_waiting_job_can_be_replaced(rota_app: TestRota) -> None:
     assert await job.wait() == "new"
 
 
+async def test_what_replaces_a_job_has_all_its_attempts_and_none_of_the_errors(
+    rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    @rota_app.task(unique=Unique(by="doc", conflict="replace"), retry=Retry(attempts=2, base="1h"))
+    async def index(doc: int, text: str) -> None:
+        raise ValueError(text)
+
+    first = await index.enqueue(1, "old")
+    await rota_app.drain()
+    db.execute("update rota.jobs set losses = 2, attempt = 3")
+
+    second = await index.enqueue(1, "new")
+
+    waiting = await first.refresh()
+    assert second == replace(waiting, existing=True)
+    assert (waiting.attempt, waiting.losses, waiting.errors) == (0, 0, ())
+    await rota_app.drain()
+    failed = await first.refresh()
+    assert (failed.state, failed.attempt) == ("queued", 1)
+    assert [(error.attempt, error.message) for error in failed.errors] == [(1, "new")]
+
+
 async def test_a_running_job_is_not_replaced_but_returned(rota_app: TestRota) -> None:
     replaced: list[Any] = []
 
@@ -530,6 +552,44 @@ async def test_a_repeated_call_finds_its_job_even_if_that_has_settled_meanwhile(
 
     assert (again.id, again.state) == (first.id, "succeeded")
     assert other.id != first.id
+
+
+async def test_a_repeated_replacement_finds_its_job_even_if_that_has_settled_meanwhile(
+    rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    @rota_app.task(unique=Unique(by="doc", conflict="replace"))
+    async def index(doc: int, text: str) -> str:
+        return text
+
+    first = await index.using(delay="2h").enqueue(1, "old")
+    rota_app.advance("2h")
+    call = uuid4()
+    await rota_app.database.run(put_jobs([index.bind(1, "new")], rota_app.jobs, call=call))
+    await rota_app.drain()
+    # the job is old, but not the call
+    keep(db)
+
+    (again,) = await rota_app.database.run(put_jobs([index.bind(1, "new")], rota_app.jobs, call=call))
+
+    assert (again.id, again.state, again.result) == (first.id, "succeeded", "new")
+    assert counted(rota_app) == 1
+
+
+async def test_a_repeated_replacement_does_not_begin_anew_what_has_begun(rota_app: TestRota) -> None:
+    @rota_app.task(unique=Unique(by="doc", conflict="replace"), retry=Retry(attempts=2, base="1h"))
+    async def index(doc: int, text: str) -> None:
+        await current_job().checkpoint(text)
+        raise ValueError(text)
+
+    await index.using(delay="2h").enqueue(1, "old")
+    call = uuid4()
+    await rota_app.database.run(put_jobs([index.bind(1, "new")], rota_app.jobs, call=call))
+    await rota_app.drain()
+    (failed,) = rota_app.enqueued()
+
+    (again,) = await rota_app.database.run(put_jobs([index.bind(1, "new")], rota_app.jobs, call=call))
+
+    assert (again.attempt, again.due_at) == (1, failed.due_at)
 
 
 def test_plain_sql_can_ask_for_a_unique_job(rota_app: TestRota, rota_database: str) -> None:

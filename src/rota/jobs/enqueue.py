@@ -15,7 +15,7 @@ from rota.errors import ConfigurationError, InvalidArguments, JobExists
 from rota.jobs.codec import Codec, encoded, readable
 from rota.jobs.conversion.plain import dumps, read_json
 from rota.jobs.job import Job, NewJob, NewUnique, Owner
-from rota.jobs.redact import masked
+from rota.jobs.redact import masked, shown_args
 from rota.postgres.arrays import numbers
 from rota.postgres.notify import wake_channel
 from rota.postgres.query import Query, Row, Steps, statement
@@ -222,7 +222,7 @@ def put_jobs(
             asked = new[place - 1]
             job = _job(asked, fresh, app)
             if stored is not None:
-                job = replace(_found(job, read_json(stored), codec), existing=existing)
+                job = replace(_found(job, read_json(stored), app, codec), existing=existing)
             if existing and asked.unique is not None and asked.unique.conflict == "raise":
                 raise JobExists(
                     f"{job.task!r} was not enqueued: job {job.id}, which is {job.state}, has the same unique key"
@@ -361,7 +361,7 @@ def _job(new: NewJob, row: Any, app: Owner) -> Job[Any]:
     )
 
 
-def _found(asked: Job[Any], stored: dict[str, Any], codec: Codec | None) -> Job[Any]:
+def _found(asked: Job[Any], stored: dict[str, Any], app: Owner, codec: Codec | None) -> Job[Any]:
     """The job that holds a key, by its row in whichever table that is. Of one that history has dropped, little is known."""
     return replace(
         asked,
@@ -369,7 +369,7 @@ def _found(asked: Job[Any], stored: dict[str, Any], codec: Codec | None) -> Job[
         state=stored["state"],
         priority=stored.get("priority", asked.priority),
         attempt=stored.get("attempt", 0),
-        args=masked(readable(codec, stored.get("args")), stored.get("redact")),
+        args=shown_args(app, asked.task, stored.get("args"), stored.get("redact")),
         result=readable(codec, stored.get("result")),
         losses=stored.get("losses", 0),
         started_at=_time(stored.get("started_at") or stored.get("claimed_at")),

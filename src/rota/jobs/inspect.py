@@ -12,7 +12,7 @@ from rota.errors import ConfigurationError
 from rota.jobs.codec import readable
 from rota.jobs.definition import Task
 from rota.jobs.job import AttemptError, Job, JobId, Owner
-from rota.jobs.redact import masked
+from rota.jobs.redact import shown_args
 from rota.postgres.query import Query, Row, many, scalar, statement
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "held_by_member",
     "ledger",
     "list_jobs",
-    "shown_args",
     "succeeded_by_member",
     "taken_over_from",
     "text_filters",
@@ -317,16 +316,6 @@ def _job(row: Row, app: Owner | None) -> Job[Any]:
         errors=tuple(_error(entry) for entry in row[24] or ()),
         _app=app,
     )
-
-
-def shown_args(app: Owner | None, task: str, stored: Any, redact: Sequence[str] | None) -> Any:
-    """Stored arguments as people may see them: without what was redacted when they were enqueued, or is by now.
-
-    A row that was enqueued by plain SQL says nothing about it; the task does, where the app has it.
-    """
-    if app is None:
-        return masked(stored, redact)
-    return masked(readable(app.codec, stored), {*(redact or ()), *app.redacted(task)})
 
 
 def _error(entry: Sequence[Any]) -> AttemptError:

@@ -12,8 +12,9 @@ from uuid import UUID
 from rota.errors import ConfigurationError, JobNotFound
 from rota.jobs.conversion.plain import read_json
 from rota.jobs.definition import Task
-from rota.jobs.inspect import check_id, check_page, shown_args, text_filters
+from rota.jobs.inspect import check_id, check_page, text_filters
 from rota.jobs.job import JobId, Owner
+from rota.jobs.redact import shown_args
 from rota.postgres.query import Query, Row, scalar, statement
 
 __all__ = [

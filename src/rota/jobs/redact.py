@@ -12,7 +12,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-__all__ = ["MASK", "blotted", "forms", "masked", "texts_in"]
+from rota.jobs.codec import readable
+from rota.jobs.job import Owner
+
+__all__ = ["MASK", "blotted", "forms", "masked", "shown_args", "texts_in"]
 
 MASK = "•••"
 
@@ -27,6 +30,16 @@ def masked(args: Any, redact: Collection[str] | None) -> Any:
     if not redact or not isinstance(args, dict):
         return args
     return {name: MASK if name in redact else value for name, value in args.items()}
+
+
+def shown_args(app: Owner | None, task: str, stored: Any, redact: Sequence[str] | None) -> Any:
+    """Stored arguments as people may see them: without what was redacted when they were enqueued, or is by now.
+
+    A row that was enqueued by plain SQL says nothing about it; the task does, where the app has it.
+    """
+    if app is None:
+        return masked(stored, redact)
+    return masked(readable(app.codec, stored), {*(redact or ()), *app.redacted(task)})
 
 
 def texts_in(value: Any) -> Iterator[str]:

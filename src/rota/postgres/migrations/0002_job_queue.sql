@@ -169,7 +169,8 @@ begin
         if new.digest is not null then
             select found.job, found.own into held from {schema}.unique_holder(new.job) as found;
             stored := held.job;
-            if stored is not null and new.job #>> '{unique,conflict}' = 'replace' then
+            -- what this very call has put is not put again: it may have begun since
+            if stored is not null and not held.own and new.job #>> '{unique,conflict}' = 'replace' then
                 update {schema}.jobs as job
                 set args = new.job -> 'args',
                     queue = coalesce(new.job ->> 'queue', 'default'),
@@ -186,7 +187,26 @@ begin
                   -- one that runs by now, or has run, is as it is
                   and job.state in ('queued', 'blocked')
                 returning to_jsonb(job) into stored;
-                if not found then
+                if found then
+                    if (stored ->> 'attempt')::integer > 0 then
+                        -- the new call has all its attempts before it, and is not told the errors of the other as its own
+                        delete from {schema}.attempts as attempt
+                        where attempt.job_id = (stored ->> 'id')::bigint;
+                        update {schema}.jobs as job
+                        set attempt = 0,
+                            losses = 0
+                        where job.id = (stored ->> 'id')::bigint
+                        returning to_jsonb(job) into stored;
+                    end if;
+                    update {schema}.uniques as last
+                    set ended = null,
+                        job_id = (stored ->> 'id')::bigint,
+                        call = (new.job #>> '{unique,call}')::uuid,
+                        created_at = (stored ->> 'created_at')::timestamptz,
+                        -- the job may be old, and a call that is repeated still finds what it replaced
+                        keep_until = greatest(last.keep_until, clock + interval '1 hour')
+                    where last.key = new.digest;
+                else
                     -- it was claimed or ended while we waited for its row: look again at what there is now
                     select found.job, found.own into held from {schema}.unique_holder(new.job) as found;
                     stored := held.job;
