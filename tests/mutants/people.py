@@ -37,7 +37,7 @@ MUTANTS = [
     ),
     Mutant(
         "secrets that came by SQL",
-        "jobs/inspect.py",
+        "jobs/redact.py",
         "{*(redact or ()), *app.redacted(task)}",
         "{*(redact or ())}",
         REDACT,
