@@ -10,6 +10,10 @@ ASK = "tests/postgres/test_ask.py"
 QUEUE = "postgres/migrations/0002_job_queue.sql"
 
 _LOCK = "            limit %(limit)s\n            for update skip locked"
+_LANE = """\
+              and job.queue = lane.queue
+              and job.priority = lane.priority
+              and (job.due_at, job.id) >"""
 _LOCK_SUSPECT = "        limit 1\n        for update skip locked"
 _LOCK_LOST = "            limit %(limit)s\n            -- a holder that is settling this very row is let go first; then the row is no longer its, or no longer there\n            for update skip locked"  # noqa: E501
 
@@ -22,8 +26,8 @@ _BOTH = [
     (
         "a claim of what is not queued",
         "jobs/claim.py",
-        "where job.state = 'queued'\n              and job.queue = lane.queue",
-        "where true\n              and job.queue = lane.queue",
+        f"where job.state = 'queued'\n{_LANE}",
+        f"where true\n{_LANE}",
     ),
     ("a claim of a suspect that waits", "jobs/claim.py", _LOCK_SUSPECT, _LOCK_SUSPECT.replace(" skip locked", "")),
     ("a claim of a suspect that locks nothing", "jobs/claim.py", _LOCK_SUSPECT, "        limit 1"),
