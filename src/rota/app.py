@@ -17,7 +17,7 @@ from rota.errors import ConfigurationError, DatabaseUnavailable, RotaError
 from rota.facts import Facts
 from rota.jobs.codec import Codec, check_codec
 from rota.jobs.dead import Dead
-from rota.jobs.enqueue import check_name, enqueue, enqueue_all, put_jobs, refuse_twins
+from rota.jobs.enqueue import check_name, enqueue, enqueue_all, fit_together, put_jobs, refuse_twins
 from rota.jobs.inline import run_inline, run_inline_sync
 from rota.jobs.job import Job, NewJob
 from rota.jobs.package import Package
@@ -144,8 +144,11 @@ class Rota:
             return [await run_inline(job, self.tasks) for job in jobs]
         if not jobs:
             return []
-        if on is not None:
+        if on is not None and fit_together(jobs):
             return await foreign(on).run(put_jobs(jobs, self.jobs, codec=self.codec), self.settings.schema)
+        if on is not None:
+            steps = enqueue_all(jobs, self.settings.schema, self.jobs, call=None, codec=self.codec, own=False)
+            return await foreign(on).run_steps(steps, self.settings.schema)
         call = uuid4()
         for pause in _pauses(jobs):
             try:
@@ -163,8 +166,11 @@ class Rota:
             return [run_inline_sync(job, self.tasks) for job in jobs]
         if not jobs:
             return []
-        if on is not None:
+        if on is not None and fit_together(jobs):
             return foreign(on).run_sync(put_jobs(jobs, self.jobs, codec=self.codec), self.settings.schema)
+        if on is not None:
+            steps = enqueue_all(jobs, self.settings.schema, self.jobs, call=None, codec=self.codec, own=False)
+            return foreign(on).run_steps_sync(steps, self.settings.schema)
         call = uuid4()
         for pause in _pauses(jobs):
             try:

@@ -648,6 +648,13 @@ async def test_in_a_pipeline_of_the_users_the_answer_is_waited_for(rota_database
         assert await foreign(user.native).run(insert("one"), "rota") == 1
 
 
+async def test_in_a_pipeline_of_the_users_an_error_is_the_drivers_own(rota_database: str) -> None:
+    async with psycopg_async(rota_database) as user:
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            async with user.native.pipeline():
+                await foreign(user.native).run(insert("one"), "nowhere")
+
+
 async def test_sync_calls_on_an_async_connection_are_refused_in_words(opening: Any, rota_database: str) -> None:
     async with opening(rota_database) as user:
         on = foreign(user.native)

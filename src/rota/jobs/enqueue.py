@@ -28,6 +28,7 @@ __all__ = [
     "enqueue",
     "enqueue_all",
     "enqueue_many",
+    "fit_together",
     "put_jobs",
     "refuse_twins",
 ]
@@ -303,12 +304,20 @@ def refuse_twins(new: Sequence[NewJob]) -> None:
             )
 
 
+def fit_together(new: Sequence[NewJob]) -> bool:
+    """Whether one statement can carry all of them well."""
+    return len(next(_in_batches(new), ())) == len(new)
+
+
 def enqueue_all(
-    new: Sequence[NewJob], schema: str, app: Owner, *, call: UUID, codec: Codec | None
+    new: Sequence[NewJob], schema: str, app: Owner, *, call: UUID | None, codec: Codec | None, own: bool = True
 ) -> Steps[list[Job[Any]]]:
-    """Add the jobs in one transaction, in as many statements as it takes, and return them in the order given."""
+    """Add the jobs in one transaction, in as many statements as it takes, and return them in the order given.
+
+    A connection that is not our `own` is sent only what every driver can send.
+    """
     added: list[Job[Any]] = []
-    plain = all(each.unique is None for each in new)
+    plain = own and all(each.unique is None for each in new)
     for batch in _in_batches(new):
         if plain:
             added += yield enqueue_many(batch, schema, app, codec=codec)

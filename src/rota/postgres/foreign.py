@@ -1,4 +1,4 @@
-"""One of our statements on a connection of the user's, inside the user's own transaction.
+"""Our statements on a connection of the user's, inside the user's own transaction.
 
 The connection is psycopg's, asyncpg's, SQLAlchemy's or Django's, known by the names of its classes so that no library is
 imported for it. It is never closed, and its session is left as it was. A closed connection or an aborted transaction shows
@@ -14,6 +14,7 @@ driver another jsonb. It returns rows of numbers, text, booleans and times, and 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -26,13 +27,18 @@ from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import tuple_row
 
 from rota.errors import ConfigurationError
-from rota.postgres.query import Query, Row
+from rota.postgres.query import Query, Row, Steps, nothing, statement
 
 __all__ = ["Foreign", "foreign"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
 Params = Mapping[str, Any]
+
+
+SAVEPOINT = statement("savepoint", "savepoint rota_steps")
+ROLL_BACK = statement("roll_back", "rollback to savepoint rota_steps")
+RELEASE = statement("release", "release savepoint rota_steps")
 
 
 class Foreign(ABC):
@@ -46,6 +52,34 @@ class Foreign(ABC):
     async def run(self, query: Query[T], schema: str) -> T:
         """Run the query in the transaction the connection is in. A sync connection blocks the event loop meanwhile."""
         return query.read(await self._rows(query.statement.sql(schema), query.params))
+
+    async def run_steps(self, steps: Steps[T], schema: str) -> T:
+        """Run the queries of one step together, in the transaction the connection is in: after an error, none has an effect.
+
+        Where each statement would be committed by itself, they have a transaction of their own.
+        """
+        alone = await self._commits_each()
+        await (self.begin() if alone else self.run(SAVEPOINT.query(read=nothing), schema))
+        try:
+            answer: Any = None
+            while True:
+                try:
+                    query = steps.send(answer)
+                except StopIteration as end:
+                    value: T = end.value
+                    break
+                answer = await self.run(query, schema)
+        except BaseException:
+            # the first error is what the user should see, also where the connection is too far gone for this
+            with contextlib.suppress(Exception):
+                await (self.rollback() if alone else self.run(ROLL_BACK.query(read=nothing), schema))
+            raise
+        await (self.commit() if alone else self.run(RELEASE.query(read=nothing), schema))
+        return value
+
+    async def _commits_each(self) -> bool:
+        """Whether no transaction is open, and a statement would not open one."""
+        return False
 
     @abstractmethod
     async def begin(self) -> None:
@@ -65,6 +99,9 @@ class Foreign(ABC):
 
     def run_sync(self, query: Query[T], schema: str) -> T:
         return self.at_once(self.run, query, schema)
+
+    def run_steps_sync(self, steps: Steps[T], schema: str) -> T:
+        return self.at_once(self.run_steps, steps, schema)
 
     def begin_sync(self) -> None:
         self.at_once(self.begin)
@@ -108,9 +145,15 @@ class _Psycopg(Foreign):
         _decode_as_usual(cursor)
         # not prepared: a plan that a migration made stale would abort the user's transaction
         await self._answer(cursor.execute(sql, params, prepare=False))
-        # in pipeline mode there is no description yet: fetching waits for it
-        has_rows = cursor.description or self.native.info.pipeline_status
-        return list(await self._answer(cursor.fetchall())) if has_rows else []
+        try:
+            return list(await self._answer(cursor.fetchall()))  # in pipeline mode this waits for the answer
+        except psycopg.ProgrammingError as error:
+            if error.diag.sqlstate is not None:
+                raise
+            return []  # the driver's own word for a statement without rows
+
+    async def _commits_each(self) -> bool:
+        return bool(self.native.autocommit and self.native.info.transaction_status == TransactionStatus.IDLE)
 
     async def begin(self) -> None:
         if getattr(self.native, "_num_transactions", 0):  # psycopg says it nowhere else
@@ -148,6 +191,9 @@ class _Asyncpg(Foreign):
         plain = import_module("asyncpg").Record
         return [tuple(row) for row in await self.native.fetch(text, *values, record_class=plain)]
 
+    async def _commits_each(self) -> bool:
+        return not self.native.is_in_transaction()
+
     async def begin(self) -> None:
         if self.native.is_in_transaction():
             raise _owned(self.native, "connection.transaction()")
@@ -181,12 +227,16 @@ class _SqlalchemyConnection(Foreign):
         result = await self._answer(connection.exec_driver_sql(text, values, options))
         return [tuple(row) for row in result] if result.returns_rows else []
 
+    async def _commits_each(self) -> bool:
+        connection = await self._connection()
+        return bool(getattr(connection, "sync_connection", connection).connection.dbapi_connection.autocommit)
+
     async def begin(self) -> None:
         if not self._owner.in_transaction():
             await self._answer(self._owner.begin())
         connection = await self._connection()
         self._check_driver(connection.dialect)
-        if getattr(connection, "sync_connection", connection).connection.dbapi_connection.autocommit:
+        if await self._commits_each():
             raise ConfigurationError(
                 f"This {_kind(self.native)} has the isolation level AUTOCOMMIT, so nothing on it can be committed together. Use "
                 "one with another isolation level, such as engine.execution_options(isolation_level='READ COMMITTED')."
@@ -233,6 +283,9 @@ class _Django(Foreign):
             _decode_as_usual(cursor)  # Django's own takes the time zone away
             cursor.execute(sql, params)
             return list(cursor.fetchall()) if cursor.description else []
+
+    async def _commits_each(self) -> bool:
+        return bool(self.native.get_autocommit())
 
     async def begin(self) -> None:
         if self.native.in_atomic_block:

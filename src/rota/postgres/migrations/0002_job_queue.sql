@@ -151,6 +151,41 @@ begin
         return;
     end if;
 
+    perform {schema}.notify('{wake_channel}', queues.queue)
+    from (
+        select distinct coalesce(job ->> 'queue', 'default') as queue
+        from jsonb_array_elements(jobs) as job
+        where coalesce((job ->> 'wake')::boolean, true)
+    ) as queues;
+
+    -- plain jobs look at no others, so all are put at once
+    if not jobs @? '$[*].unique' then
+        return query
+        with added as (
+            insert into {schema}.jobs as job (
+                task, args, queue, priority, version, due_at, key, tags, redact, retention, lost_limit, origin
+            )
+            select
+                spec.job ->> 'task', spec.job -> 'args', coalesce(spec.job ->> 'queue', 'default'),
+                coalesce((spec.job ->> 'priority')::smallint, 0), coalesce((spec.job ->> 'version')::smallint, 1),
+                coalesce((spec.job ->> 'at')::timestamptz, clock + coalesce((spec.job ->> 'delay')::float8, 0) * interval '1 second'),
+                spec.job ->> 'key',
+                case when jsonb_typeof(spec.job -> 'tags') = 'array'
+                     then array(select jsonb_array_elements_text(spec.job -> 'tags')) end,
+                case when jsonb_typeof(spec.job -> 'redact') = 'array'
+                     then array(select jsonb_array_elements_text(spec.job -> 'redact')) end,
+                spec.job ->> 'retention', (spec.job ->> 'lost_limit')::smallint, (spec.job ->> 'origin')::bigint
+            from jsonb_array_elements(jobs) with ordinality as spec(job, place)
+            -- ids are given in this order, which is how the rows find their places again
+            order by spec.place
+            returning job.id, job.created_at, job.due_at, job.state
+        )
+        select (row_number() over (order by added.id))::integer, added.id, added.created_at, added.due_at, added.state,
+               false, null::jsonb
+        from added;
+        return;
+    end if;
+
     for new in
         select spec.place::integer as place, spec.job,
                (spec.job #>> '{unique,digest}')::uuid as digest,
@@ -243,13 +278,6 @@ begin
         end if;
         return next;
     end loop;
-
-    perform {schema}.notify('{wake_channel}', queues.queue)
-    from (
-        select distinct coalesce(job ->> 'queue', 'default') as queue
-        from jsonb_array_elements(jobs) as job
-        where coalesce((job ->> 'wake')::boolean, true)
-    ) as queues;
 end
 $put_jobs$;
 
