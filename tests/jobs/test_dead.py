@@ -304,7 +304,7 @@ def test_a_retry_of_a_settled_job_and_an_enqueue_of_its_key_at_once_leave_one_jo
 @pytest.mark.parametrize("colour", ["sync", "async"])
 @pytest.mark.parametrize("place", ["history", "dead"])
 def test_retries_at_once_through_a_pool_at_a_stricter_isolation_make_one_job(
-    rota_app: TestRota, db: psycopg.Connection[Any], rota_database: str, place: str, colour: str
+    rota_app: TestRota, db: psycopg.Connection[Any], direct_database: str, place: str, colour: str
 ) -> None:
     @rota_app.task(name="do", retry=None)
     def do() -> None:
@@ -316,12 +316,12 @@ def test_retries_at_once_through_a_pool_at_a_stricter_isolation_make_one_job(
     strict = {"options": "-c default_transaction_isolation=serializable"}
 
     def retry() -> int:
-        with ConnectionPool(rota_database, kwargs=strict, min_size=1, open=True) as pool:
-            return Rota(rota_database, pool=pool).jobs.retry_sync(job.id).id
+        with ConnectionPool(direct_database, kwargs=strict, min_size=1, open=True) as pool:
+            return Rota(direct_database, pool=pool).jobs.retry_sync(job.id).id
 
     async def retry_async() -> int:
-        async with AsyncConnectionPool(rota_database, kwargs=strict, min_size=1, open=False) as pool:
-            return (await Rota(rota_database, pool=pool).jobs.retry(job.id)).id
+        async with AsyncConnectionPool(direct_database, kwargs=strict, min_size=1, open=False) as pool:
+            return (await Rota(direct_database, pool=pool).jobs.retry(job.id)).id
 
     call = retry if colour == "sync" else lambda: asyncio.run(retry_async())
     futures = at_once(db, f"select from rota.{place} where id = {job.id} for update", [call] * 2)

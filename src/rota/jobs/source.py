@@ -200,8 +200,8 @@ class JobSource:
         try:
             return await self._settling.run(query)
         except DatabaseUnavailable as error:
-            # no answer at all may be a lock as well
-            if isinstance(error.__cause__, psycopg.errors.LockNotAvailable | TimeoutError):
+            felt = isinstance(error.__cause__, psycopg.errors.LockNotAvailable)
+            if felt or isinstance(error.__cause__, TimeoutError):  # no answer at all may be a lock as well
                 self._wary_until = boottime() + _WARY_SECONDS
             raise
         except RotaError as error:
