@@ -48,7 +48,7 @@ from pathlib import Path
 
 from rota import Discard, Retry, Rota, Snooze, current_job
 
-app = Rota("postgresql://nobody@127.0.0.1:1/nowhere")
+app = Rota("postgresql://nobody@127.0.0.1:1/nowhere", pool_size=1)
 task = app.task
 RETRY = Retry(3, backoff="constant", base=7.0, jitter=False)
 
@@ -286,6 +286,24 @@ async def commit_async() -> str:
         await tx.execute("insert into public.written select 1")
         tx.result = "committed"
     raise ValueError("too late")
+
+
+@task(executor="process")
+def commit_and_report() -> None:
+    job = current_job()
+    with job.transaction() as tx:
+        tx.execute("insert into public.written select 1")
+        job.progress_sync(0.5)
+        job.checkpoint_sync("nearly")
+
+
+@task(executor="process")
+async def commit_and_report_async() -> None:
+    job = current_job()
+    async with job.transaction() as tx:
+        await tx.execute("insert into public.written select 1")
+        await job.progress(0.5)
+        await job.checkpoint("nearly")
 
 
 @task(executor="process")
@@ -911,6 +929,20 @@ async def test_a_transaction_in_a_child_commits_the_jobs_success_with_its_work(
     assert rows(app, "select * from public.written") == [(1,)]
     assert await job.wait() == "committed"
     assert [str(each.error) for each in raised] == ["too late"]
+
+
+@pytest.mark.parametrize("name", ["commit_and_report", "commit_and_report_async"])
+async def test_a_body_in_a_child_reports_from_within_its_transaction(
+    app: TestRota, tasks: ModuleType, name: str
+) -> None:
+    """Its app has one connection, and the transaction holds another."""
+    rows(app, "create table public.written (n integer)")
+    job = await app.enqueue(tasks.app.tasks[name].bind())
+
+    await app.drain()
+
+    assert rows(app, "select * from public.written") == [(1,)]
+    assert [(each.state, each.attempt) for each in [await job.refresh()]] == [("succeeded", 1)]
 
 
 async def test_a_body_that_kills_its_child_is_buried_and_its_neighbours_in_the_worker_notice_nothing(

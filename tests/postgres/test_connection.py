@@ -8,6 +8,7 @@ import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from rota import DatabaseUnavailable, ForkedProcess, InvalidDsn, Rota
+from rota.postgres import pool as pool_room
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
 from rota.postgres.query import scalar, statement
@@ -107,6 +108,26 @@ def test_the_same_for_sync_callers(rota_database: str) -> None:
             admin.execute("select pg_terminate_backend(%s, 5000)", [pid])
 
         assert app.database.run_sync(ONE) == 1
+
+
+def test_who_finds_no_connection_is_told_what_would_give_one(
+    rota_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_room, "_WAIT_SECONDS", 0.1)
+    with Rota(rota_database, pool_size=1) as app:
+        apart = app.database.apart("job", size=1)
+        with (
+            app.database.transaction_sync(),
+            apart.transaction_sync(),
+            pytest.raises(DatabaseUnavailable, match=r"all 1 connections of this app.+Rota\(pool_size=...\)"),
+        ):
+            app.database.run_sync(ONE)
+        with (
+            apart.transaction_sync(),
+            pytest.raises(DatabaseUnavailable, match="one for each body that runs.+check it, and its max_connections"),
+        ):
+            apart.run_sync(ONE)
+        apart.close_sync()
 
 
 @pytest.mark.parametrize("wrong", [{"dbname": "no_such_database"}, {"user": "nobody_at_all"}])

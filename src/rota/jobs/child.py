@@ -82,6 +82,7 @@ class _Child:
         self._runner = asyncio.Runner()  # one loop for all bodies, so that what one opened serves the next
         self._tasks: dict[str, tuple[Task[..., Any], _App]] = {}
         self._databases: dict[_App, tuple[str, str]] = {}
+        self._desks: dict[_App, Desk] = {}
         self._attempt: Held | None = None
         self._coroutine: asyncio.Task[Any] | None = None
         self._busy = False
@@ -152,7 +153,10 @@ class _Child:
         if self._databases.get(app) != (errand.dsn, errand.schema):
             app.use(dsn=errand.dsn, schema=errand.schema)
             self._databases[app] = (errand.dsn, errand.schema)
-        return self._run(task, Desk(app.database, app.codec, lambda: self._stopping), errand)
+            # one body at a time, so one transaction: it reports through the app's own connections meanwhile
+            transactions = app.database.apart("job", size=1)
+            self._desks[app] = Desk(app.database, app.codec, lambda: self._stopping, transactions=transactions)
+        return self._run(task, self._desks[app], errand)
 
     def _found(self, errand: Errand) -> tuple[Task[..., Any], _App]:
         if errand.job.task not in self._tasks:
@@ -198,9 +202,10 @@ class _Child:
             self._coroutine = None
 
     def _close(self) -> None:
-        for app in self._databases:
-            with contextlib.suppress(Exception):
-                self._runner.run(app.close())
+        for app, desk in self._desks.items():
+            for used in (desk.transactions, app):
+                with contextlib.suppress(Exception):
+                    self._runner.run(used.close())
         self._runner.close()
 
 

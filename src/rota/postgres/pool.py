@@ -33,6 +33,7 @@ __all__ = ["Database", "UserPool"]
 T = TypeVar("T")
 UserPool = AsyncConnectionPool[Any] | ConnectionPool[Any]
 
+_APP = "app"  # whom the connections are for, unless they are kept apart
 # A caller who finds no connection free for this long learns it as an error rather than as a hang.
 _WAIT_SECONDS = 10.0
 # A server that accepts a statement and never answers is given up after this.
@@ -55,7 +56,7 @@ class Database:
         *,
         size: int = 10,
         pools: tuple[UserPool, ...] = (),
-        role: str = "app",
+        role: str = _APP,
     ) -> None:
         self.schema = schema
         self._address = address
@@ -180,6 +181,11 @@ class Database:
 
     def _translated(self, error: psycopg.Error) -> Exception:
         if isinstance(error, PoolTimeout | TooManyRequests):
+            if self._role != _APP:
+                return DatabaseUnavailable(
+                    f"No connection to PostgreSQL was there within {_WAIT_SECONDS:g} s. A worker may open one for each body that "
+                    "runs, so the server is out of reach, or takes no more of them: check it, and its max_connections."
+                )
             return DatabaseUnavailable(
                 f"No connection to PostgreSQL was free within {_WAIT_SECONDS:g} s: the server is out of reach, or all "
                 f"{self._size} connections of this app are in use. Check the server, or give Rota(pool_size=...) more."
