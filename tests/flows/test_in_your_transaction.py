@@ -97,7 +97,6 @@ async def test_a_unique_job_conflicts_across_connections(rota_app: TestRota, rot
 
 
 @pytest.fixture
-<<<<<<< ours
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two jobs are as many as one statement carries."""
     monkeypatch.setattr(enqueue_room, "BATCH_ROWS", 2)
@@ -246,10 +245,7 @@ async def test_parts_in_a_pipeline_of_the_users_are_waited_for(rota_app: TestRot
 
 
 @pytest.fixture
-def heard(rota_database: str) -> Iterator[Callable[[float], list[str]]]:
-=======
 def heard(direct_database: str) -> Iterator[Callable[[float], list[str]]]:
->>>>>>> theirs
     """The queues whose workers were woken, up to now or, given a time, until one is."""
     with psycopg.connect(direct_database, autocommit=True) as listener:
         listener.execute(f"listen {identifier(wake_channel('rota'))}")
