@@ -575,6 +575,24 @@ async def test_a_repeated_replacement_finds_its_job_even_if_that_has_settled_mea
     assert counted(rota_app) == 1
 
 
+@pytest.mark.parametrize("conflict", ["return", "replace"])
+async def test_a_repeated_call_with_twins_finds_its_job_for_both(rota_app: TestRota, conflict: Any) -> None:
+    @rota_app.task(unique=Unique(by="doc", conflict=conflict))
+    async def index(doc: int, text: str) -> None: ...
+
+    call, twins = uuid4(), [index.bind(1, "a"), index.bind(1, "b")]
+    first = await rota_app.database.run(put_jobs(twins, rota_app.jobs, call=call))
+    waiting = await rota_app.database.run(put_jobs(twins, rota_app.jobs, call=call))
+    await rota_app.drain()
+
+    again = await rota_app.database.run(put_jobs(twins, rota_app.jobs, call=call))
+
+    assert [job.existing for job in first] == [False, True]
+    assert {job.id for job in (*first, *waiting, *again)} == {first[0].id}
+    assert {job.args["text"] for job in (*waiting, *again)} == {"a" if conflict == "return" else "b"}
+    assert counted(rota_app) == 1
+
+
 async def test_a_repeated_replacement_does_not_begin_anew_what_has_begun(rota_app: TestRota) -> None:
     @rota_app.task(unique=Unique(by="doc", conflict="replace"), retry=Retry(attempts=2, base="1h"))
     async def index(doc: int, text: str) -> None:

@@ -234,7 +234,7 @@ def put_jobs(
         return jobs
 
     params = {
-        "jobs": f"[{','.join([_written(each, _own(call, place), codec) for place, each in enumerate(new, before)])}]",
+        "jobs": f"[{','.join([_written(each, call, place, codec) for place, each in enumerate(new, before)])}]",
         "later": dumps([{"unique": _key(each, each.unique)} for each in later if each.unique is not None]),
     }
     return PUT.query(params, read=read)
@@ -245,12 +245,7 @@ def _shown_key(new: NewJob) -> str:
     return "" if new.unique is None or new.redact else f" {new.unique.key[:200]!r}"
 
 
-def _own(call: UUID | None, place: int) -> UUID | None:
-    """The call of one of many: a twin in the same call is not a repetition."""
-    return None if call is None else UUID(int=call.int ^ place)
-
-
-def _written(new: NewJob, call: UUID | None, codec: Codec | None) -> str:
+def _written(new: NewJob, call: UUID | None, place: int, codec: Codec | None) -> str:
     said: dict[str, Any] = {
         "task": new.task,
         "queue": new.queue,
@@ -271,6 +266,7 @@ def _written(new: NewJob, call: UUID | None, codec: Codec | None) -> str:
             "states": list(new.unique.states),
             "within": new.unique.within,
             "call": None if call is None else str(call),
+            "turn": place,  # a twin in the same call is not a repetition
         }
     # the arguments are JSON already
     return f'{{"args":{_stored(new, codec)},{dumps({name: value for name, value in said.items() if value is not None})[1:]}'

@@ -60,6 +60,8 @@ create table {schema}.uniques (
     job_id bigint not null default 0,
     -- the call that put it: the same call, repeated since its reply was lost, finds its own job
     call uuid,
+    -- which of the jobs of that call it was, as several may have one key
+    turn integer,
     created_at timestamptz not null default {schema}.now(),
     -- how long it must be remembered when nothing live holds it; null for no longer, infinity for ever
     keep_until timestamptz,
@@ -237,6 +239,7 @@ begin
                     set ended = null,
                         job_id = (stored ->> 'id')::bigint,
                         call = (new.job #>> '{unique,call}')::uuid,
+                        turn = (new.job #>> '{unique,turn}')::integer,
                         created_at = (stored ->> 'created_at')::timestamptz,
                         -- the job may be old, and a call that is repeated still finds what it replaced
                         keep_until = greatest(last.keep_until, clock + interval '1 hour')
@@ -267,6 +270,7 @@ begin
                 update {schema}.uniques as held
                 set job_id = put.id,
                     call = (new.job #>> '{unique,call}')::uuid,
+                    turn = (new.job #>> '{unique,turn}')::integer,
                     created_at = put.created_at,
                     keep_until = case
                         when not new.job #> '{unique,states}' ?| '{succeeded,dead,cancelled}' then null
@@ -282,7 +286,8 @@ end
 $put_jobs$;
 
 -- The job that holds the unique key of a new one, if any: one that is in a state, and no older, than the new one minds. It is
--- the new one's `own` if this very call has put it before its reply was lost: it has no quarrel with that.
+-- the new one's `own` if this very call has put it before its reply was lost: it has no quarrel with that. A twin in the same
+-- call has: but it, too, finds that job whatever became of it.
 create function {schema}.unique_holder(new jsonb, out job jsonb, out own boolean)
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -295,7 +300,7 @@ declare
     last record;
     counts boolean;
 begin
-    select held.job_id, held.call, held.created_at, held.ended into last
+    select held.job_id, held.call, held.turn, held.created_at, held.ended into last
     from {schema}.uniques as held
     where held.key = digest and held.job_id > 0;
     own := coalesce(last.call = (new #>> '{unique,call}')::uuid, false);
@@ -339,6 +344,8 @@ begin
         when has_column_privilege(session_user, $name${schema}.jobs$name$, 'args', 'select') then '{saved}'::text[]
         else '{saved,args,result}'
     end;
+    -- a later one of the same call is a twin, in both its tries: it meets what the call has put before
+    own := own and last.turn >= (new #>> '{unique,turn}')::integer;
 end
 $unique_holder$;
 
