@@ -300,15 +300,17 @@ def test_a_claim_and_a_cancel_agree_on_who_was_first(stage: Stage) -> None:
 
 
 def test_a_job_whose_claim_is_undone_after_it_was_cancelled_is_not_claimed_again(stage: Stage) -> None:
+    """If another has it at the end, then because it was free before anyone wanted it to end."""
+    stage.db.execute("""
+        create function public.refuse() returns trigger language plpgsql
+            as $$ begin raise 'what is to be cancelled was claimed'; end $$;
+        create trigger refuse before update on rota.jobs for each row
+            when (old.state = 'queued' and old.cancel_requested_at is not null and new.state = 'running')
+            execute function public.refuse()
+    """)
     undoes, cancels = [step(give_back_claim(ONE, 7)), commit], [step(cancel_jobs([1], None, CHANNEL)), commit]
-    for undone, told, claimed in stage.play(
-        undoes, cancels, [step(claiming(TWO)), commit], given=running(1, member=ONE)
-    ):
+    for undone, told, _ in stage.play(undoes, cancels, [step(claiming(TWO)), commit], given=running(1, member=ONE)):
         assert (undone, len(told)) == (1, 1)
-        # if another has it, then because it was free before anyone wanted it to end
-        assert stage.column("claimed_at <= cancel_requested_at") == (
-            [True] if claimed else [None] * len(stage.column("id"))
-        )
 
 
 def test_a_job_that_is_cancelled_while_it_is_rescued_ends(stage: Stage) -> None:
