@@ -402,7 +402,7 @@ def test_keys_of_unique_jobs_are_pruned_once_nothing_minds_them(rota_app: TestRo
         "insert into rota.uniques (key, job_id, keep_until) select gen_random_uuid(), job_id, rota.now() + keep "
         "from (values (0, null), (1, null), (2, null), (3, interval '2 hours'), (4, interval '2 days')) as row(job_id, keep)"
     )
-    db.execute("insert into rota.uniques values (gen_random_uuid(), 5, null, rota.now(), 'infinity')")
+    db.execute("insert into rota.uniques (key, job_id, keep_until) values (gen_random_uuid(), 5, 'infinity')")
 
     left = []
     for step in ("59m", "2m", "2h"):
