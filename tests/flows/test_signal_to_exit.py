@@ -123,7 +123,8 @@ async def test_what_may_begin_only_once_is_buried_when_its_worker_goes(
     job = await once.enqueue(str(tmp_path / "file"))
     if by == "sql":
         await app.database.run(UNKNOWING.query(read=nothing))
-    await until(lambda: (tmp_path / "file").exists(), what="it has begun")
+    (tmp_path / "file").touch()
+    await until(lambda: (tmp_path / "file").read_text() == "begun ", what="it has begun")
     if how == "killed":
         worker.kill()
     else:
