@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The suite waits more than it works
 N ?= 4
 
-.PHONY: demo test pooled model plans install check format teeth docs bench clean
+.PHONY: demo test pooled model protocol chaos plans install check format teeth docs bench clean
 
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
@@ -24,6 +24,13 @@ pooled: $(VENV)/.dev  ## the job queue's tests once more, behind PgBouncer in tr
 
 model: $(VENV)/.dev  ## the queue against its model, for as many examples as you have time
 	ROTA_MODEL_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests/jobs/test_model.py --timeout 0
+
+protocol: $(VENV)/.dev  ## every state of the protocol of leases, with two processes that suffer; minutes
+	ROTA_WHOLE_PROTOCOL=1 $(BIN)/python -m pytest tests/leases/test_protocol.py
+
+chaos: $(VENV)/.dev  ## sixteen contenders for one leadership and 200 faults; a hundred idle standbys
+	ROTA_CHAOS_FAULTS=$(or $(FAULTS),200) $(BIN)/python -m pytest -s --postgres 18 \
+		tests/chaos/test_leadership_histories.py tests/chaos/test_leadership_idle.py
 
 plans: $(VENV)/.dev  ## what the statements read with a million jobs, whatever the statistics say
 	ROTA_ALL_PLANS=1 $(BIN)/python -m pytest tests/jobs/test_plans.py

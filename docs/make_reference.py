@@ -30,7 +30,11 @@ from rota.jobs.definition import BoundTask
 from rota.jobs.queue import Jobs
 from rota.jobs.worker import WorkerSettings
 from rota.leases.control import LeaseSettings
+from rota.leases.leaders import Leaders
+from rota.leases.leadership import Leadership
+from rota.leases.lock import Lock
 from rota.leases.members import MemberView
+from rota.leases.terms import LeaderView, TermView
 from rota.testing import plugin
 
 FOLDER = Path(__file__).parent / "reference"
@@ -46,14 +50,22 @@ VARIABLES = {
     "ROTA_POSTGRES_DATA": "Folder of the embedded server. Default: `.rota/postgres` in the current folder.",
     "ROTA_POSTGRES_TCP": "With `1` the embedded server listens on loopback TCP, with a password, instead of a Unix socket.",
     "ROTA_POSTGRES_PRIVILEGES": "`namespace` or `nobody`: how root gives up root for new data. It exists for Rota's own tests.",
+    "ROTA_EPOCH": "Set by `rota leaders exec` for the program it runs: the epoch of its term.",
+    "ROTA_LEADERSHIP": "Set by `rota leaders exec` for the program it runs: the name that it leads.",
     "ROTA_TEST_DATABASE_URL": "The server the pytest plugin makes its databases on, instead of an embedded one.",
 }
 
-MADE_BY_US = {"rota.Task", "rota.RunningJob", "rota.Transaction"}  # nobody else calls their constructors
+MADE_BY_US = {"rota.Task", "rota.RunningJob", "rota.Transaction", "rota.Term"}  # nobody else calls their constructors
+OUR_CALLS = {"Term": {"end", "look", "loss"}}  # methods that only the library itself calls
 
 OBJECTS: dict[str, tuple[str, Any]] = {
     "jobs": ("`app.jobs`: find jobs, wait for them, end them, and ask why they do not run", Jobs),
     "dead": ("`app.dead`: dead letters", Dead),
+    "leadership": ("What `app.leadership(name)` returns", Leadership),
+    "lock": ("What `app.lock(name)` returns", Lock),
+    "leaders": ("`app.leaders`: who leads what", Leaders),
+    "leader": ("What `app.leaders.list()` lists", LeaderView),
+    "term": ("What `app.leaders.terms()` lists", TermView),
     "facts": ("`app.facts`: hear what happens", facts.Facts),
     "using": ("What `task.using(...)` returns", BoundTask),
     "members": ("What `app.members()` lists", MemberView),
@@ -65,11 +77,13 @@ SAMPLES: dict[str, Any] = {
     "concurrency": 20,
     "created": 3,
     "dropped": 1,
+    "epoch": 1767225600000,
     "error": "server closed the connection",
     "fate": "queued",
     "finished": 12,
     "handed_back": 3,
     "hindered": (),
+    "holder": "web-1:4711",
     "ids": (7, 8),
     "job": 42,
     "jobs": 12,
@@ -192,6 +206,8 @@ def described(title: str, value: Any, *, plain_title: bool = False) -> list[str]
     known = {node.name for node in functions(tree)}
     for node in functions(tree):
         if node.name.startswith("_") or node.name.removesuffix("_sync") in known - {node.name} or is_overload(node):
+            continue
+        if node.name in OUR_CALLS.get(value.__name__, ()):
             continue
         twin = next((n for n in functions(tree) if n.name == f"{node.name}_sync"), None)
         lines += [f"#### {node.name}" + (f" and {twin.name}" if twin else ""), ""]
@@ -342,6 +358,7 @@ def errors_page() -> str:
         "| 0 | done |",
         "| 1 | failed: any error that is not named below, `ForeignDatabase` among them |",
         "| 2 | wrong usage, or something in the configuration cannot work |",
+        '| 3 | someone else leads, or a term was lost: `on_held="exit"`, `rota leaders exec`; also a lock that was not free |',
         "| 6 | `rota postgres status`: no server is running |",
         "| 4 | the database is unavailable |",
         "| 5 | the schema needs `rota migrate`, or is too new |",
@@ -385,6 +402,12 @@ def sample(cls: Any) -> facts.Fact:
         values["error"] = "its worker 6ba7b810-9dad-41d1-80b4-00c04fd430c8 was lost"
     if cls is facts.JobCancelled:
         values["reason"] = "the user is gone"
+    if cls in (facts.LeadershipGained, facts.LeadershipEnded, facts.StandingBy, facts.SingletonFailed):
+        values["name"] = "indexer"
+    if cls is facts.LeadershipEnded:
+        values["reason"] = "it was resigned"
+    if cls is facts.SingletonFailed:
+        values |= {"error": TimeoutError("index busy"), "pause": 1.5}
     if cls is facts.MigrationApplied:
         values["name"] = "kernel"
     assert hints.keys() == values.keys()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,7 +19,9 @@ _ELSEWHERE = ("ROTA_", "DATABASE_URL", "PG")  # what would point the command at 
 class Command:
     """Runs from construction until it ends by itself or the block does. All its files are in the folder."""
 
-    def __init__(self, *arguments: str, folder: Path, terminal: int | None = None) -> None:
+    def __init__(
+        self, *arguments: str, folder: Path, terminal: int | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
         self._folder = folder
         self._out = folder / "stdout"
         self._err = folder / "stderr"
@@ -33,6 +36,7 @@ class Command:
                     **{name: value for name, value in os.environ.items() if not name.startswith(_ELSEWHERE)},
                     "TERM": "xterm",
                     "TMPDIR": str(folder),
+                    **(env or {}),
                 },
                 process_group=0 if terminal is None else None,
                 start_new_session=terminal is not None,

@@ -1,8 +1,21 @@
 from __future__ import annotations
 
+import logging
 from uuid import uuid4
 
-from rota.facts import DatabaseBack, DatabaseLost, Facts, MemberLeft
+import pytest
+
+from rota.facts import (
+    DatabaseBack,
+    DatabaseLost,
+    Facts,
+    LeadershipEnded,
+    LeadershipGained,
+    MemberLeft,
+    SingletonFailed,
+    StandingBy,
+)
+from rota.integrations.logging import log_facts
 
 
 def test_a_subscriber_hears_the_kinds_it_named_until_it_stops() -> None:
@@ -47,3 +60,28 @@ def test_facts_nobody_listens_to_need_not_be_built() -> None:
 
     stop()
     assert not facts.wanted(DatabaseBack)
+
+
+def test_who_leads_is_told_in_words_and_a_singleton_that_failed_with_its_trace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    facts = Facts()
+    stop = log_facts(facts)
+
+    with caplog.at_level(logging.INFO, "rota"):
+        facts.emit(StandingBy("indexer", "web-1:7"))
+        facts.emit(LeadershipGained("indexer", 5))
+        facts.emit(SingletonFailed("indexer", 5, ValueError("no such index"), 1.5))
+        facts.emit(LeadershipEnded("indexer", 5, "it was resigned"))
+    stop()
+
+    assert [(record.levelname, record.message, bool(record.exc_info)) for record in caplog.records] == [
+        ("INFO", "standing by for indexer, which web-1:7 leads", False),
+        ("INFO", "leading indexer (epoch 5)", False),
+        (
+            "ERROR",
+            "singleton indexer (epoch 5) failed: ValueError: no such index; it is started again in 1.5 s",
+            True,
+        ),
+        ("INFO", "no longer leading indexer (epoch 5): it was resigned", False),
+    ]

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
         JobExists,
         JobFailed,
         JobNotFound,
+        LeadershipHeld,
+        LeadershipLost,
+        LockHeld,
         NotPossible,
         PayloadTooLarge,
         RotaError,
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from rota.jobs.retry import Retry
     from rota.jobs.running import RunningJob, Transaction, current_job
     from rota.jobs.unique import Unique
+    from rota.leases.term import Term
 
 __all__ = [
     "Rota",
@@ -59,6 +63,7 @@ __all__ = [
     "Explanation",
     "Letter",
     "Erased",
+    "Term",
     "current_job",
     "RotaError",
     "AppNotFound",
@@ -74,6 +79,9 @@ __all__ = [
     "JobExists",
     "JobFailed",
     "JobNotFound",
+    "LeadershipHeld",
+    "LeadershipLost",
+    "LockHeld",
     "NotPossible",
     "PayloadTooLarge",
     "SchemaMismatch",
@@ -97,6 +105,7 @@ _ROOMS = {
     "rota.jobs.retry": ("Retry",),
     "rota.jobs.running": ("RunningJob", "Transaction", "current_job"),
     "rota.jobs.unique": ("Unique",),
+    "rota.leases.term": ("Term",),
 }
 
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
 from rota.clock import Duration
 from rota.embedded import shared_server
-from rota.errors import ConfigurationError, DatabaseUnavailable, RotaError
+from rota.errors import ConfigurationError, DatabaseUnavailable
 from rota.facts import Facts
 from rota.jobs.codec import Codec, check_codec
 from rota.jobs.dead import Dead
@@ -24,8 +24,15 @@ from rota.jobs.package import Package
 from rota.jobs.queue import Jobs
 from rota.jobs.retention import STANDARD, Retention, declare_retention, read_retention
 from rota.jobs.worker import Worker, WorkerSettings
-from rota.leases.control import Control
+from rota.leases.control import Control, Reactions
+from rota.leases.leaders import Leaders
+from rota.leases.leadership import Leadership
+from rota.leases.leads import Leads
+from rota.leases.lock import Lock
 from rota.leases.members import MemberView, list_members
+from rota.leases.membership import Membership
+from rota.leases.singletons import OnHeld, Singleton, Singletons
+from rota.leases.term import Term
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
 from rota.postgres.foreign import foreign
@@ -84,6 +91,9 @@ class Rota:
         self.tasks = Package()
         self.tasks.settle_in(self)
         self.task = self.tasks.task
+        self.singletons: dict[str, Singleton] = {}
+        #: by which whoever started this process finds its membership when it is dead
+        self.mark: str | None = None
         self._inline = 0
         self._workers: set[Worker] = set()
         self._use(settings, pools)
@@ -94,10 +104,35 @@ class Rota:
         self._pools = pools
         self._embedded: Dsn | None = None
         self._starting = threading.Lock()
-        self.database = Database(self._address, settings.schema, size=settings.pool_size, pools=pools)
+        self.database = self._make_database(settings, pools)
         self.jobs = Jobs(self.database, self.tasks, self.codec)
         self.dead = Dead(self.database, self.tasks, self.codec, self.jobs)
+        self.leaders = Leaders(self.database)
         self._throttle = Throttle()
+        self._membership = Membership(self._control)
+        # for those who hold one for a while, so that they do not hold up the others
+        self._held = self.database.apart("hold", size=settings.pool_size)
+        self._leads = Leads(self._membership, self._held, self.facts)
+
+    def _make_database(self, settings: Settings, pools: tuple[UserPool, ...]) -> Database:
+        return Database(self._address, settings.schema, size=settings.pool_size, pools=pools)
+
+    def _control(self, reactions: Reactions, work: Mapping[str, Any]) -> Control:
+        return Control(
+            self.database.connector(
+                "control",
+                settings=_CONTROL_SETTINGS,
+                network=_CONTROL_NETWORK,
+                # three tries fit into a lease
+                patience=self.settings.lease.lease.total_seconds() / 3,
+            ),
+            self.settings.schema,
+            release=RELEASE,
+            facts=self.facts,
+            work=work,
+            settings=self.settings.lease,
+            reactions=reactions,
+        )
 
     def use(self, *, dsn: str | None = None, schema: str | None = None) -> None:
         """Point the app at another database, before it is used: what the command line's --dsn and --schema do."""
@@ -182,6 +217,39 @@ class Rota:
             time.sleep(pause)
         raise AssertionError("the last try returns or raises")
 
+    def leadership(self, name: str) -> Leadership:
+        """Lead `name` for the length of a block, if nobody else does: `async with app.leadership("indexer") as term:`.
+
+        Raises LeadershipHeld at once if someone else leads, and DatabaseUnavailable if that cannot be told. To wait for it, or to
+        try again, is asked for: `.wait(timeout="5m")`, `.retry(rota.Retry(...))`.
+        """
+        return Leadership(self._leads, check_name("name", name, 200))
+
+    def lock(self, name: str, *, wait: bool | Duration = True) -> Lock:
+        """Be the only one in a short section: `async with app.lock("refill") as connection:`.
+
+        It waits for its turn; with `wait=False` not at all, and with a duration no longer than that: then LockHeld is raised. The
+        lock is that of a transaction, which the block commits at its end, and writes through `connection` are part of it.
+        """
+        return Lock(self._held, check_name("name", name, 200), wait=wait)
+
+    def singleton(
+        self, name: str, *, on_held: OnHeld = "wait"
+    ) -> Callable[[Callable[[Term], Awaitable[Any]]], Singleton]:
+        """Have `async def body(term)` run on exactly one of the workers of this app, for as long as there is one.
+
+        One that fails is started again after a pause; when its process stops or dies, another takes over. Where someone else
+        leads, `on_held` says what a worker does: wait for its turn, exit (code 3), or skip it for good.
+        """
+
+        def register(function: Callable[[Term], Awaitable[Any]]) -> Singleton:
+            if name in self.singletons:
+                raise ConfigurationError(f"There is a singleton {name!r} already. Give one of them another name.")
+            self.singletons[name] = Singleton(check_name("name", name, 200), function, on_held)
+            return self.singletons[name]
+
+        return register
+
     @contextlib.contextmanager
     def inline(self) -> Iterator[None]:
         """Run tasks at once where they are enqueued, with no database at all; what a body raises, enqueue raises."""
@@ -210,33 +278,21 @@ class Rota:
         if self.retention:
             await self.database.run(declare_retention(self.retention))
         worker = Worker(self.database, self.tasks, settings, self.facts, self.codec)
-        control = Control(
-            self.database.connector(
-                "control",
-                settings=_CONTROL_SETTINGS,
-                network=_CONTROL_NETWORK,
-                # three tries fit into a lease
-                patience=self.settings.lease.lease.total_seconds() / 3,
-            ),
-            self.settings.schema,
-            release=RELEASE,
-            facts=self.facts,
-            work={
-                "queues": queues if queues is None else list(queues),
-                "concurrency": settings.concurrency,
-                "tasks": {name: self.tasks[name].version for name in sorted(self.tasks)},
-            },
-            settings=self.settings.lease,
-            reactions=worker.reactions,
-        )
-        await _started(control)
+        work = {
+            "queues": queues if queues is None else list(queues),
+            "concurrency": settings.concurrency,
+            "tasks": {name: self.tasks[name].version for name in sorted(self.tasks)},
+            **({"mark": self.mark} if self.mark else {}),
+        }
+        place = await self._membership.enter(worker.reactions, work)
         self._workers.add(worker)
+        singletons = Singletons(self._leads, () if drain else tuple(self.singletons.values()))
         try:
-            await worker.run(control, drain=drain, grace=grace)
+            await worker.run(place.control, singletons, drain=drain, grace=grace)
         finally:
             self._workers.discard(worker)
             # the last step: a member that left while it still held something would look dead to its peers
-            await asyncio.shield(asyncio.to_thread(control.stop))
+            await place.leave()
 
     def _check_retention(self) -> None:
         unknown = {task.options.retention for task in self.tasks.values()} - {None, STANDARD, *self.retention}
@@ -313,9 +369,11 @@ class Rota:
 
     async def close(self) -> None:
         """Close what this event loop and sync callers opened. Using the app again opens it again."""
+        await self._held.close()
         await self.database.close()
 
     def close_sync(self) -> None:
+        self._held.close_sync()
         self.database.close_sync()
 
     async def __aenter__(self) -> Self:
@@ -347,18 +405,6 @@ class Rota:
                 migrate(Connector(address, "migrate"), self.settings.schema, facts=self.facts)
                 self._embedded = address
             return self._embedded
-
-
-async def _started(control: Control) -> None:
-    """Start the control thread; cancelled meanwhile, stop it again, as nobody else would."""
-    starting = asyncio.ensure_future(asyncio.to_thread(control.start))
-    try:
-        await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        with contextlib.suppress(RotaError):
-            await starting
-            await asyncio.to_thread(control.stop)
-        raise
 
 
 def _checked(new: Iterable[NewJob]) -> list[NewJob]:

@@ -14,6 +14,9 @@
     │   └── MigrationChanged        an applied migration differs from the one in this package
     ├── ForeignDatabase             a copied or restored database nobody has adopted: `rota adopt`
     ├── ForkedProcess               an app that was started before a fork is used in the child
+    ├── LeadershipHeld              someone else leads; normal, and no fault of anything
+    ├── LeadershipLost              the term is over; what it still does must not count
+    ├── LockHeld                    someone else is in the section, and it was not waited for
     ├── ClaimLost                   the attempt's claim has ended; someone else has the job now
     ├── JobExists                   a job that may exist only once does already
     ├── JobNotFound                 no job has this id
@@ -31,6 +34,7 @@ A class exists when a caller would catch it apart. Every message says what happe
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 __all__ = [
@@ -48,6 +52,9 @@ __all__ = [
     "JobExists",
     "JobFailed",
     "JobNotFound",
+    "LeadershipHeld",
+    "LeadershipLost",
+    "LockHeld",
     "MigrationChanged",
     "NotPossible",
     "PayloadTooLarge",
@@ -124,6 +131,44 @@ class ForeignDatabase(RotaError):
 
 class ForkedProcess(RotaError):
     """An app that was started before a fork is used in the child, whose sockets it would share."""
+
+
+class LeadershipHeld(RotaError):
+    """Someone else leads: `holder` on `host`, since `since`, in the term of this `epoch`. A normal state, not a failure."""
+
+    exit_code = 3
+
+    def __init__(self, name: str, holder: str, host: str, since: datetime, epoch: int) -> None:
+        super().__init__(
+            f"{name!r} is led by {holder} since {since:%Y-%m-%d %H:%M:%S %Z} (epoch {epoch}). Wait with "
+            f".wait(timeout=...), try again with .retry(...), or go on without."
+        )
+        self.name = name
+        self.holder = holder
+        self.host = host
+        self.since = since
+        self.epoch = epoch
+
+
+class LeadershipLost(RotaError):
+    """The term is over: someone else may lead by now. Stop; fenced work of this term is refused by the database."""
+
+    exit_code = 3
+
+    def __init__(self, name: str, epoch: int, reason: str) -> None:
+        super().__init__(
+            f"The term of {name!r} with epoch {epoch} is over: {reason}. Stop what was done in its name; to lead again, "
+            "acquire it anew."
+        )
+        self.name = name
+        self.epoch = epoch
+        self.reason = reason
+
+
+class LockHeld(RotaError):
+    """Someone else is inside the section, and it was not waited for, or not for that long."""
+
+    exit_code = 3
 
 
 class ClaimLost(RotaError):

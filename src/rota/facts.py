@@ -31,6 +31,8 @@ __all__ = [
     "JobStuck",
     "JobSucceeded",
     "JobsLocked",
+    "LeadershipEnded",
+    "LeadershipGained",
     "ListenerDeaf",
     "ListenerHeard",
     "MemberEnded",
@@ -39,6 +41,8 @@ __all__ = [
     "MemberLeft",
     "MigrationApplied",
     "PoolerDetected",
+    "SingletonFailed",
+    "StandingBy",
     "WorkerStarted",
     "WorkerStopped",
 ]
@@ -87,6 +91,41 @@ class MemberEnded(Fact):
     member: UUID
     name: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipGained(Fact):
+    """This process leads this now."""
+
+    name: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipEnded(Fact):
+    """A term of this process is over: it resigned, or lost it for this reason."""
+
+    name: str
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SingletonFailed(Fact):
+    """A singleton raised, or returned; it is started again after so many seconds."""
+
+    name: str
+    epoch: int
+    error: BaseException
+    pause: float
+
+
+@dataclass(frozen=True, slots=True)
+class StandingBy(Fact):
+    """This process waits to lead this, as someone else does. Healthy."""
+
+    name: str
+    holder: str
 
 
 @dataclass(frozen=True, slots=True)

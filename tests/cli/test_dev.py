@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,21 @@ def test_a_change_is_picked_up_and_broken_code_is_waited_out(tmp_path: Path, rot
         file.write_text(APP.format(dsn=rota_database).replace("hello ", "good night "))
         dev.wait_for("working on", times=3)
         assert greeting(rota_database) == "good night you"
+
+        dev.interrupt()
+        assert dev.wait() == 0
+
+
+@pytest.mark.one_server
+def test_what_a_worker_held_that_crashed_is_free_when_that_is_told(tmp_path: Path, rota_database: str) -> None:
+    (tmp_path / "tasks.py").write_text(APP.format(dsn=rota_database))
+
+    with Command("dev", folder=tmp_path) as dev, Rota(rota_database) as app:
+        dev.wait_for("working on")
+        (worker,) = dev.children()
+        os.kill(worker, signal.SIGKILL)
+        dev.wait_for("The worker ended (killed by SIGKILL)")
+        assert [member.end_reason for member in app.members_sync(ended=True)] == ["suspected"]
 
         dev.interrupt()
         assert dev.wait() == 0

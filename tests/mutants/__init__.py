@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from tests.mutants import concurrency, kernel, people, queue, unique, worker
+from tests.mutants import concurrency, kernel, leadership, people, queue, unique, worker
 from tests.mutants.mutant import PACKAGE, Mutant
 
 __all__ = ["MUTANTS", "PACKAGE", "Mutant"]
 
-MUTANTS = [*kernel.MUTANTS, *queue.MUTANTS, *unique.MUTANTS, *worker.MUTANTS, *people.MUTANTS, *concurrency.MUTANTS]
+MUTANTS = [
+    *kernel.MUTANTS,
+    *queue.MUTANTS,
+    *unique.MUTANTS,
+    *worker.MUTANTS,
+    *people.MUTANTS,
+    *concurrency.MUTANTS,
+    *leadership.MUTANTS,
+]

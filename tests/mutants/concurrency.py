@@ -181,4 +181,13 @@ MUTANTS = [
         '""',
         ASK,
     ),
+    Mutant("a short limit of the database", "postgres/connection.py", " or is_short or bool", " or bool", ASK),
+    Mutant("a limit that must hold everywhere", "postgres/connection.py", " or bool(self.everywhere)", "", ASK),
+    Mutant(
+        "a settle that is not answered",
+        "jobs/source.py",
+        " or isinstance(error.__cause__, TimeoutError)",
+        "",
+        "tests/chaos/test_faults_of_transactions.py",
+    ),
 ]

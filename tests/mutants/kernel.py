@@ -31,8 +31,8 @@ MUTANTS = [
     Mutant(
         "death at first sight of a free lock",
         "leases/members.py",
-        "peer.suspected_at < statement_timestamp() - %(grace)s",
-        "%(grace)s is not null",
+        "peer.suspected_at < %(let_in_at)s::timestamptz - %(grace)s",
+        "%(let_in_at)s::timestamptz is not null and %(grace)s is not null",
         MEMBERS,
     ),
     Mutant(
@@ -60,8 +60,8 @@ MUTANTS = [
     Mutant(
         "free locks believed by a peer that was cut off",
         "leases/members.py",
-        "and %(steady)s",
-        "and %(steady)s is not null",
+        "peer.suspected_at < %(let_in_at)s::timestamptz",
+        "peer.suspected_at < coalesce(%(let_in_at)s::timestamptz, statement_timestamp())",
         MEMBERS,
     ),
     Mutant(
@@ -109,8 +109,8 @@ MUTANTS = [
     Mutant(
         "leaving before the work is handed back",
         "app.py",
-        "await worker.run(control, drain=drain, grace=grace)",
-        "await asyncio.gather(worker.run(control, drain=drain, grace=grace), asyncio.to_thread(control.stop))",
+        "await worker.run(place.control, singletons, drain=drain, grace=grace)",
+        "await asyncio.gather(worker.run(place.control, singletons, drain=drain, grace=grace), place.leave())",
         "tests/flows/test_signal_to_exit.py",
     ),
     Mutant(

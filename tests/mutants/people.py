@@ -113,4 +113,18 @@ MUTANTS = [
         "            where true",
         COMMANDS,
     ),
+    Mutant(
+        "secrets of a job that was there",
+        "jobs/enqueue.py",
+        'args=shown_args(app, asked.task, stored.get("args"), stored.get("redact")),',
+        'args=readable(codec, stored.get("args")),',
+        REDACT,
+    ),
+    Mutant(
+        "times in the zone of the session",
+        "cli/output.py",
+        ".astimezone(UTC)",
+        "",
+        "tests/cli/test_commands.py",
+    ),
 ]

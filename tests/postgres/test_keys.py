@@ -21,6 +21,10 @@ COLLIDING = [
         ("rota", "lock", "migrate", 8215667266846866922),
         ("other", "lock", "migrate", 8173652076075924656),
         ("rota", "lock", "grüße 🎉", 1827657802951890335),
+        ("rota", "lock", "projector-23992", -7388837950976389487),
+        ("rota", "lock", "9223372036854775807", -2716794252447946491),
+        ("rota", "term", "indexer/1767225600000", -6142374932687000234),
+        ("rota", "upkeep", "history", -2173759804739645684),
     ],
 )
 def test_lock_keys_never_change(schema: str, kind: str, name: str, key: int) -> None:
@@ -38,7 +42,15 @@ def test_names_that_collide_in_32_bits_do_not_collide_here(one: str, other: str)
 
 
 def test_schemas_and_kinds_have_keys_of_their_own() -> None:
-    keys = {lock_key(schema, kind, "x") for schema in ("rota", "b") for kind in ("lock", "member")}
+    kinds = ("lock", "member", "term", "upkeep")
+    keys = {lock_key(schema, kind, "x") for schema in ("rota", "b") for kind in kinds}
 
-    assert len(keys) == 4
+    assert len(keys) == 8
     assert all(-(2**63) <= key < 2**63 for key in keys)
+
+
+def test_numbers_beyond_32_bits_have_keys_of_their_own() -> None:
+    """As names; the two-number form of a lock would refuse them."""
+    numbers = [0, 1, 2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**63 - 1, -1]
+
+    assert len({lock_key("rota", "lock", str(number)) for number in numbers}) == len(numbers)

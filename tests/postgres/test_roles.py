@@ -11,7 +11,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from rota import Rota, RotaError, Unique
+from rota import LeadershipHeld, Rota, RotaError, Unique
+from rota.jobs.rescue import prune_members
+from rota.leases.terms import find_burden, leave_standbys, prune_terms
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,35 @@ async def test_each_role_does_its_part(roles: Roles) -> None:
         assert await (await office.jobs.get(job.id)).wait() == 42
         assert len(await office.jobs.list(state="succeeded")) == 1 + len(many)
         assert len(await office.members(ended=True)) == 1
+
+
+async def test_who_works_may_lead_and_who_looks_sees_it(roles: Roles) -> None:
+    async with (
+        app_of(roles, "worker") as back,
+        app_of(roles, "worker") as next_in_line,
+        app_of(roles, "read") as office,
+    ):
+        async with back.leadership("indexer") as term:
+            async with term.transaction():
+                pass
+            await term.confirm()
+            with pytest.raises(LeadershipHeld):
+                async with next_in_line.leadership("indexer"):
+                    pass
+            assert [view.epoch for view in await office.leaders.list()] == [term.epoch]
+            with pytest.raises(RotaError, match="permission denied"):
+                await office.leaders.resign("indexer")
+            await next_in_line.leaders.resign("indexer", force=True)
+            await term.resign()
+        async with next_in_line.leadership("indexer").wait("5s"), back.lock("refill"):
+            pass
+        for query in (prune_terms(), prune_members(), find_burden(term.member), leave_standbys(["x"], term.member)):
+            await back.database.run(query)
+        assert len(await office.leaders.terms("indexer")) == 2
+    async with app_of(roles, "enqueue") as front, front.lock("refill"):
+        with pytest.raises(RotaError, match="permission denied"):
+            async with front.leadership("indexer"):
+                pass
 
 
 def test_plain_sql_may_enqueue_too(roles: Roles) -> None:

@@ -9,9 +9,11 @@ from datetime import datetime
 import psycopg
 import pytest
 
-from rota import ConfigurationError, Retry, Rota, RotaError
+from rota import ConfigurationError, LeadershipHeld, Retry, Rota, RotaError
+from rota.facts import LeadershipGained
 from rota.leases.members import MemberView
 from rota.testing import TestRota, WorkerProcess, until, until_sync
+from rota.testing.app import guarded, pointed_at
 
 APP = """
 from rota import Rota
@@ -156,3 +158,39 @@ async def test_connections_of_a_loop_that_lives_on_are_closed_when_asked(rota_ap
         assert not asyncio.all_tasks(loop)
     finally:
         loop.close()
+
+
+@pytest.mark.one_server
+async def test_an_app_under_test_leads_and_locks_on_the_database_of_the_test(rota_database: str) -> None:
+    app = Rota("postgresql://nobody@127.0.0.1:1/real")
+    test_app = TestRota(rota_database, of=app)
+
+    with (
+        guarded(app, "app"),
+        pointed_at(app, test_app),
+        app.facts.recorded(LeadershipGained) as gained,
+    ):
+        async with app.leadership("indexer") as term, app.lock("refill"), term.transaction():
+            assert [view.epoch for view in await test_app.leaders.list()] == [term.epoch]
+            with pytest.raises(LeadershipHeld):
+                async with test_app.leadership("indexer"):
+                    pass
+
+    assert [fact.name for fact in gained] == ["indexer"]
+
+
+@pytest.mark.one_server
+def test_an_app_leaves_no_connection_of_its_locks_behind(rota_database: str) -> None:
+    app = TestRota(rota_database)
+
+    async def lock() -> None:
+        async with app.lock("refill"):
+            pass
+
+    asyncio.run(lock())
+    with app.lock("refill"):
+        pass
+    app.close_everywhere()
+
+    with psycopg.connect(rota_database, autocommit=True) as connection:
+        until_sync(lambda: connection.execute(OTHERS).fetchone() == (0,), timeout=2, what="no other connection")

@@ -113,8 +113,16 @@ class _Development:
                 return
             if not reported and self._worker is not None and self._worker.exit_code is not None:
                 reported = True
+                await self._end_membership(self._worker)
                 say(f"The worker ended ({describe_exit(self._worker.exit_code)}). Waiting for the next change.")
             await self._pause(pause_after(began))
+
+    async def _end_membership(self, worker: SupervisedWorker) -> None:
+        """Of a worker that crashed: what it held is free when the next one starts."""
+        assert self._shown is not None
+        with contextlib.suppress(RotaError):  # then it is found out by the next one
+            async with Rota(self._shown.dsn, schema=self._shown.schema) as app:
+                await worker.end_membership(app.database)
 
     async def _settled(self) -> Code:
         """The code once it has stopped changing."""

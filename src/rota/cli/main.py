@@ -21,6 +21,11 @@ _COMMANDS = {
     "migrate": ("rota.cli.migrate", "migrate", "Create or update Rota's tables."),
     "jobs": ("rota.cli.jobs", "jobs", "Look at jobs, retry, cancel, erase and enqueue them."),
     "dead": ("rota.cli.dead", "dead", "Look at dead letters, retry and acknowledge them."),
+    "leaders": (
+        "rota.cli.leaders",
+        "leaders",
+        "Look at who leads what, have a leader step down, run a program as leader.",
+    ),
     "members": ("rota.cli.members", "members", "Look at the processes that hold work."),
     "postgres": ("rota.cli.postgres", "postgres", "The embedded PostgreSQL server."),
     "bench": ("rota.cli.bench", "bench", "Throughput and latency on this database."),

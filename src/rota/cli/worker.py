@@ -23,6 +23,7 @@ __all__ = ["worker"]
     show_default=True,
     help="Seconds running jobs get to finish at a stop.",
 )
+@click.option("--mark", hidden=True, help="By which a supervisor finds this worker's membership.")
 @database_options
 def worker(
     app: str,
@@ -30,6 +31,7 @@ def worker(
     concurrency: int | None,
     drain: bool,
     grace: float,
+    mark: str | None,
     dsn: str | None,
     schema: str | None,
 ) -> None:
@@ -40,6 +42,7 @@ def worker(
     """
     set_up_logging()
     found = find_app(app, dsn, schema)
+    found.mark = mark
     log_facts(found.facts)
     names = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
     run_worker(found, queues=names, concurrency=concurrency, drain=drain, grace=grace)

@@ -36,6 +36,17 @@ def words(fact: Fact) -> Words | None:
             return logging.WARNING, f"control session lost, starting nothing new: {error}"
         case facts.ControlRestored():
             return logging.INFO, "control session restored"
+        case facts.LeadershipGained(name, epoch):
+            return logging.INFO, f"leading {name} (epoch {epoch})"
+        case facts.LeadershipEnded(name, epoch, reason):
+            return logging.INFO, f"no longer leading {name} (epoch {epoch}): {reason}"
+        case facts.StandingBy(name, holder):
+            return logging.INFO, f"standing by for {name}, which {holder} leads"
+        case facts.SingletonFailed(name, epoch, error, pause):
+            return (
+                logging.ERROR,
+                f"singleton {name} (epoch {epoch}) failed: {_brief(error)}; it is started again in {pause:.1f} s",
+            )
         case facts.PoolerDetected():
             return logging.WARNING, (
                 "the database is behind a transaction pooler: no session locks and no LISTEN, so deaths are noticed by "
@@ -121,9 +132,15 @@ def set_up_logging(level: int = logging.INFO) -> None:
 def _log(fact: Fact) -> None:
     said = words(fact)
     if said is not None and logger.isEnabledFor(said[0]):
-        # the trace of an error that will be retried is on record; that of the last one is worth reading here
-        error = fact.error if isinstance(fact, facts.JobFailed) and fact.retry_in is None else None
-        logger.log(said[0], said[1], exc_info=error, extra={"fact": fact})
+        logger.log(said[0], said[1], exc_info=_traced(fact), extra={"fact": fact})
+
+
+def _traced(fact: Fact) -> BaseException | None:
+    """The error whose trace is worth reading here: that of an attempt which is tried again is on record, others are nowhere."""
+    match fact:
+        case facts.SingletonFailed(error=error) | facts.JobFailed(error=error, retry_in=None):
+            return error
+    return None
 
 
 def _brief(error: BaseException | None) -> str:

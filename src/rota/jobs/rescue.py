@@ -72,12 +72,15 @@ PRUNE_MEMBERS = statement(
     "prune_members",
     """
     delete from {schema}.members as member
-    where member.ended_at < statement_timestamp() - interval '7 days'
+    -- of one that left by itself there is nothing to find out, and short programs come and go by the thousand
+    where member.ended_at < statement_timestamp() - case member.end_reason when 'left' then interval '1 day' else interval '7 days' end
       and not exists (select from {schema}.jobs as job where job.state = 'running' and job.member = member.id)
+      -- that it has ended is what lets another take the lease
+      and not exists (select from {schema}.leases as lease where lease.member = member.id)
     """,
 )
 
 
 def prune_members() -> Query[None]:
-    """Forget the members that ended a week ago and hold nothing."""
+    """Forget the members that ended a week ago, or left a day ago, and hold nothing."""
     return PRUNE_MEMBERS.query(read=nothing)

@@ -28,6 +28,8 @@ from rota.jobs.settle import Attempt, find_settled
 from rota.jobs.source import JobSource
 from rota.jobs.suspects import Gate
 from rota.leases.control import Control, Reactions
+from rota.leases.singletons import Singletons
+from rota.leases.terms import prune_terms
 from rota.postgres.keys import lock_key
 from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
@@ -81,6 +83,7 @@ class Worker:
         self._facts = facts
         self._loop = asyncio.get_running_loop()
         self._control: Control | None = None
+        self._singletons: Singletons | None = None
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self._cancels = asyncio.Event()
@@ -140,21 +143,25 @@ class Worker:
         assert self._control is not None, "a worker works for a member"
         return self._control
 
-    async def run(self, control: Control, *, drain: bool, grace: Duration) -> None:
+    async def run(self, control: Control, singletons: Singletons, *, drain: bool, grace: Duration) -> None:
         """Work until stopped, or with `drain` until there is nothing left to claim; then stop in order.
 
-        Cancelling it stops it without waiting for running bodies: they are cancelled and handed back.
+        Raises LeadershipHeld or LeadershipLost for a singleton that wants its process to exit then. Cancelling it stops it without
+        waiting for running bodies: they are cancelled and handed back.
         """
         self._control = control
+        self._singletons = singletons
         self._facts.emit(
             WorkerStarted(control.member, self._settings.queues, tuple(sorted(self._tasks)), self._settings.concurrency)
         )
         self._consumer.start()
+        singletons.start()
         watchers = [
             asyncio.create_task(coroutine)
             for coroutine in (
                 self._stop.wait(),
                 self._consumer.failure(),
+                singletons.failure(),
                 self._rescue(),
                 self._cancel(),
                 self._keep_history(),
@@ -182,8 +189,13 @@ class Worker:
 
     def _stop_here(self) -> None:
         if self._stop.is_set():
-            self._consumer.hurry()
+            self._hurry()
         self._stop.set()
+
+    def _hurry(self) -> None:
+        self._consumer.hurry()
+        if self._singletons is not None:
+            self._singletons.hurry()
 
     async def _finished(self, watchers: list[asyncio.Task[Any]], deadline: Deadline) -> None:
         """Finish, whatever happens meanwhile: who is cancelled is in a hurry, but must not leave things half done."""
@@ -194,14 +206,15 @@ class Worker:
                 await asyncio.shield(finishing)
             except asyncio.CancelledError as error:
                 cancelled = error
-                self._consumer.hurry()
+                self._hurry()
         finishing.result()
         if cancelled is not None:
             raise cancelled
 
     async def _finish(self, watchers: list[asyncio.Task[Any]], deadline: Deadline) -> None:
         await asyncio.wait(watchers)
-        await self._consumer.drain(deadline)
+        assert self._singletons is not None
+        await asyncio.gather(self._singletons.drain(deadline), self._consumer.drain(deadline))
         self._executor.close()
         await self._children.close()
         await self._apart.close()
@@ -237,6 +250,7 @@ class Worker:
                 await self._give_back_unknown()
                 await self._claiming.run(end_cancelled())
                 if random.random() < 0.01:
+                    await self._claiming.run(prune_terms())
                     await self._claiming.run(prune_members())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.rescue_every * random.uniform(0.8, 1.2)):

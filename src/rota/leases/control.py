@@ -8,7 +8,10 @@ What the rest of the process may rely on:
 
 - `may_act` is True only while the session stands and the local deadline has not passed. The deadline is the time *before*
   the last renewal was asked for, plus the lease, less a margin, on a clock that counts sleep. When the session breaks,
-  peers may end us as soon as their suspicion has stood its time, so the deadline shrinks to that.
+  peers may end us as soon as their suspicion has stood its time, so the deadline shrinks to that, counted from when the
+  session was last seen to be well. While the server says of itself that it stops or starts it lets nobody in, and who was not
+  let in ends nobody for a free lock (see `door`): then the lease's own deadline holds. While it recovers from a crash nobody
+  is connected, and the deadline is put off with every such answer.
 - When a peer has ended us, `on_identity_lost` is called: everything held is void. The thread then joins again under a
   new identity.
 - When the database is away, nothing is given up here: the deadline passes, nothing new is started, and with the
@@ -19,11 +22,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import random
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -48,19 +53,20 @@ from rota.facts import (
     MemberLeft,
     PoolerDetected,
 )
+from rota.leases.door import Door, is_being_replaced, is_recovering
 from rota.leases.members import (
     EndedMember,
     attach_member,
+    describe_member,
     hold_lock,
     join_member,
     leave_member,
-    renew_member,
     watch_members,
 )
 from rota.postgres.ask import ask_sync
-from rota.postgres.connection import Connector, is_direct, translated
+from rota.postgres.connection import BoundedConnection, Connector, is_direct, translated
 from rota.postgres.keys import lock_key
-from rota.postgres.notify import Probe, cancel_channel, notify, probe_channel, wake_channel
+from rota.postgres.notify import Probe, cancel_channel, lead_channel, notify, probe_channel, wake_channel
 from rota.postgres.query import Query
 
 __all__ = ["Control", "LeaseSettings"]
@@ -70,6 +76,9 @@ T = TypeVar("T")
 # After we were cut off ourselves, how long others may take to come back before their free locks mean anything to us: a
 # connection attempt and its retry.
 _UNSTEADY_SECONDS = 5.0
+# Those who see that a peer has had its time do not all ask at once whether it could have come back.
+_RIPE_SECONDS = (0.005, 0.05)
+_LOOK_SECONDS = 0.25
 # A stop has its own deadline, and the server may be what is wrong.
 _LEAVE_SECONDS = 2.0
 
@@ -89,7 +98,7 @@ class LeaseSettings:
         return cls(lease=lease, margin=min(cls().margin, lease / 5))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Reactions:
     """What the process does with the news. Called in the control thread: hand over, do not work."""
 
@@ -97,6 +106,9 @@ class Reactions:
     on_cancel: Callable[[], None] = lambda: None
     on_ended: Callable[[tuple[EndedMember, ...]], None] = lambda members: None
     on_identity_lost: Callable[[UUID], None] = lambda member: None
+    on_doubt: Callable[[], None] = lambda: None
+    on_vacant: Callable[[Collection[str]], None] = lambda names: None
+    on_leading: Callable[[Control, Mapping[str, int], Collection[str]], None] = lambda control, epochs, asked: None
 
 
 @dataclass(slots=True)
@@ -129,11 +141,17 @@ class Control:
         self._work = dict(work)
         self._reactions = reactions or Reactions()
         self._identity = _Identity()
-        self._connection: Connection[TupleRow] | None = None
-        self._attached_at = boottime()
+        self._connection: BoundedConnection | None = None
+        self._asked_at = self._attached_at = boottime()
         self._unsteady_until = 0.0
         self._deadline = 0.0
+        self._lease_ends = 0.0
+        self._seeking: frozenset[str] = frozenset()
+        self._leading: frozenset[str] = frozenset()
+        self._beat_now = False
+        self._questions: queue.SimpleQueue[tuple[Query[Any], Future[Any]]] = queue.SimpleQueue()
         self._reasons: set[str] = set()
+        self._door = Door(connector, self._beat)
         self._probe = Probe()
         self._pooled = False
         self._stopping = threading.Event()
@@ -148,6 +166,41 @@ class Control:
     def may_act(self) -> bool:
         """Whether this process may start something in its name."""
         return self._connection is not None and boottime() < self._deadline
+
+    def trusted_for(self, member: UUID) -> float:
+        """For how many seconds from now what this member holds is certainly its own; not more than 0 if nobody can tell."""
+        return self._deadline - boottime() if member == self.member else 0.0
+
+    def trusts(self, member: UUID) -> bool:
+        """Whether what this member holds is its own at this very moment.
+
+        More than the deadline: who was frozen knows nothing of its session until this thread has looked at it again.
+        """
+        connection = self._connection
+        looked = (
+            connection is None or self._pooled or boottime() - connection.well_at < self.settings.grace.total_seconds()
+        )
+        return looked and self.trusted_for(member) > 0
+
+    def seek(self, names: Collection[str]) -> None:
+        """Tell with every beat which of these nobody leads."""
+        self._seeking = frozenset(names)
+
+    def describe(self, work: Mapping[str, Any]) -> None:
+        """Show peers and people what this process does from now on."""
+        self._work = dict(work)
+        self.ask(describe_member(self.member, self._work))
+
+    def ask(self, query: Query[T]) -> Future[T]:
+        """Have the query run on the control session, between two beats: for what is short and never waits for a lock."""
+        answer: Future[T] = Future()
+        self._questions.put((query, answer))
+        self._ring()
+        if not self._thread.is_alive():
+            self._refuse_questions(
+                RotaError("The thread that keeps this process's lease has ended; restart the process.")
+            )
+        return answer
 
     @property
     def hears(self) -> bool:
@@ -174,10 +227,18 @@ class Control:
         Waits for it, but not for a server that does not answer: then the lease runs out, and peers end us.
         """
         self._stopping.set()
-        with contextlib.suppress(OSError):
-            self._bell.send(b"!")
+        self._ring()
         if self._thread.is_alive():
             self._thread.join(_LEAVE_SECONDS)
+
+    def _beat(self) -> None:
+        """Let the next beat come at once."""
+        self._beat_now = True
+        self._ring()
+
+    def _ring(self) -> None:
+        with contextlib.suppress(OSError):  # it is closed, or so full that it rings already
+            self._bell.send(b"!")
 
     def _run(self) -> None:
         failures = 0
@@ -190,10 +251,12 @@ class Control:
                 self._wait(pause)
             except Exception as error:  # whatever it is, a process that holds work keeps trying to keep its lease
                 self._detached(error)
+                self._refuse_questions(error)
                 # at once the first time: a session that was merely cut is replaced before anyone suspects much
                 if failures:
                     self._rest(min(0.5, 0.05 * 2**failures) * random.uniform(0.5, 1.0))
                 failures = min(failures + 1, 10)
+        self._refuse_questions(RotaError("This process has left the list of members."))
         self._leave()
         self._close_bell()
 
@@ -204,32 +267,42 @@ class Control:
     def _tick(self) -> float:
         """Renew, look at the peers, probe the listener; returns how long to rest."""
         asked_at = boottime()
-        if not self._query(renew_member(self.member, self.settings.lease)):
-            self._identity_lost()
-            return 0.0
-        self._trust_until(asked_at)
+        steady = asked_at > self._unsteady_until
         watched = self._query(
             watch_members(
                 self.member,
+                self.settings.lease,
                 grace=self.settings.grace,
-                settled=boottime() - self._attached_at > self.settings.lease.total_seconds(),
-                steady=boottime() > self._unsteady_until,
+                settled=asked_at - self._attached_at > self.settings.lease.total_seconds(),
+                let_in_at=self._door.open_at if steady else None,
+                seeking=self._seeking,
             )
         )
+        if not watched.renewed:
+            self._identity_lost()
+            return 0.0
+        self._trust_until(asked_at)
+        if watched.vacant:
+            self._reactions.on_vacant(watched.vacant)
+        self._leading = frozenset(watched.leads)
+        self._reactions.on_leading(self, watched.leads, watched.asked)
         if watched.ended:
             for peer in watched.ended:
                 self._facts.emit(MemberEnded(peer.id, peer.name, peer.reason))
             self._reactions.on_ended(watched.ended)
         self._listen_to_ourselves()
         interval = self.settings.interval.total_seconds()
-        # a suspicion is looked at again the moment it is ripe, not at the next tick; one that is ripe and still stands
-        # is not for us to act upon
-        return min(interval, watched.ripens_in + 0.005) if watched.ripens_in else interval
+        if watched.ripens_in == 0 and steady:
+            self._door.knock()  # and if it opens, the next beat comes at once
+        # a suspicion is looked at again the moment it is ripe, not at the next tick
+        return min(interval, watched.ripens_in + random.uniform(*_RIPE_SECONDS)) if watched.ripens_in else interval
 
     def _join(self) -> None:
         """Connect and enter the list under a fresh identity."""
         self._identity = _Identity()
         connection = self._connect()
+        # a suspicion from before may be older than a crash that ended every session
+        self._unsteady_until = boottime() + self.settings.grace.total_seconds()
         host = socket.gethostname()
         asked_at = boottime()
         self._query(
@@ -269,9 +342,11 @@ class Control:
         self._disconnect()
         self._join()
 
-    def _connect(self) -> Connection[TupleRow]:
+    def _connect(self) -> BoundedConnection:
         self._disconnect()
+        self._asked_at = boottime()
         self._connection = connection = self._connector.connect_sync()
+        connection.well_at = self._asked_at
         self._attached_at = boottime()
         self._probe.reset()
         if not is_direct(connection):
@@ -289,6 +364,7 @@ class Control:
         for channel in (
             wake_channel(self._schema),
             cancel_channel(self._schema),
+            lead_channel(self._schema),
             probe_channel(self._schema, str(self.member)),
         ):
             connection.execute(SQL("listen {}").format(Identifier(channel)), prepare=False)
@@ -302,14 +378,22 @@ class Control:
         return key if self._query(hold_lock(key)) else None
 
     def _trust_until(self, asked_at: float) -> None:
-        self._deadline = asked_at + (self.settings.lease - self.settings.margin).total_seconds()
+        self._deadline = self._lease_ends = asked_at + (self.settings.lease - self.settings.margin).total_seconds()
 
     def _detached(self, error: Exception) -> None:
         if self._connection is not None:
-            reaction = (self.settings.grace - self.settings.interval).total_seconds()
-            self._deadline = min(self._deadline, boottime() + reaction)
+            # nobody can have suspected us before the session was last seen to be well
+            self._deadline = min(self._deadline, self._connection.well_at + self.settings.grace.total_seconds())
             self._disconnect()
             self._reasons = set()
+            self._reactions.on_doubt()
+        elif boottime() < self._deadline:
+            if is_being_replaced(error):
+                # nobody can end us before it lets someone in; and once it was down, a free lock proves nothing
+                self._deadline = self._lease_ends
+            elif is_recovering(error):
+                # who comes in after we asked has to stay for a while before it ends anyone
+                self._deadline = min(self._lease_ends, self._asked_at + self.settings.grace.total_seconds())
         # each once: that the session was ended is one story, that the next one is refused another
         if str(error) not in self._reasons:
             self._reasons.add(str(error))
@@ -335,6 +419,28 @@ class Control:
         except psycopg.Error as error:
             raise translated(error, self._connector.dsn) from error
 
+    def _answer_questions(self) -> None:
+        while self._connection is not None:
+            try:
+                query, answer = self._questions.get_nowait()
+            except queue.Empty:
+                return
+            if not answer.set_running_or_notify_cancel():
+                continue
+            try:
+                answer.set_result(self._query(query))
+            except Exception as error:
+                answer.set_exception(error)
+                if self._connection.closed:
+                    raise
+
+    def _refuse_questions(self, error: Exception) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                _, answer = self._questions.get_nowait()
+                if answer.set_running_or_notify_cancel():
+                    answer.set_exception(error)
+
     def _listen_to_ourselves(self) -> None:
         if self._pooled:
             return
@@ -348,11 +454,23 @@ class Control:
         until = boottime() + pause
         while self._connection is not None:
             self._hand_on_notifications()
+            self._answer_questions()
             left = until - boottime()
-            if left <= 0 or self._stopping.is_set():
+            if left <= 0 or self._stopping.is_set() or self._beat_now:
+                self._beat_now = False
                 return
-            if self._rest(left, self._connection.fileno()):
+            if self._readable(min(left, _LOOK_SECONDS)):
                 self._connection.pgconn.consume_input()  # raises when the session has ended
+                self._readable(0.0)
+
+    def _readable(self, seconds: float) -> bool:
+        """Rest until the server says something; as long as it does not, the session is well: a goodbye would be something."""
+        assert self._connection is not None
+        looked_at = boottime()
+        if self._rest(seconds, self._connection.fileno()):
+            return True
+        self._connection.well_at = looked_at
+        return False
 
     def _rest(self, seconds: float, *also: int) -> bool:
         """Sleep until there is something to read there, or we are to stop. Knows no limit on file descriptors."""
@@ -360,6 +478,8 @@ class Control:
             for source in (self._ear.fileno(), *also):
                 selector.register(source, selectors.EVENT_READ)
             ready = {key.fd for key, _ in selector.select(seconds)}
+        if self._ear.fileno() in ready and not self._stopping.is_set():
+            self._ear.recv(4096)
         return bool(ready & set(also))
 
     def _hand_on_notifications(self) -> None:
@@ -373,5 +493,9 @@ class Control:
         elif channel == cancel_channel(self._schema):
             if payload == str(self.member):
                 self._reactions.on_cancel()
+        elif channel == lead_channel(self._schema):
+            if payload in self._seeking:
+                self._reactions.on_vacant((payload,))
+            self._beat_now = self._beat_now or payload in self._leading
         elif self._probe.heard(payload):
             self._facts.emit(ListenerHeard())

@@ -10,15 +10,17 @@ one of them wins and the other sees it. Whoever takes what a member held reads `
     live ──(leave)──▶ ended                                           a clean stop
 
 What could look like death and is not: a server that restarted, or a replica that took over, holds none of the session
-locks taken before, and leases ran out while nobody could renew. A cut network frees the locks of all at once. So a free
-lock counts only for a member that attached to this very server since it started, and not in the eyes of a peer that was
-itself cut off a moment ago; and an expiry only in the eyes of a peer whose own session has stood for a whole lease.
+locks taken before, and leases ran out while nobody could renew. A cut network frees the locks of all at once. A server that
+is about to stop serves who is connected, and lets nobody come back. So a free lock counts only for a member that attached to
+this very server since it started, and in the eyes of a peer that was not itself cut off a moment ago and was let in by a new
+session when the other had had its time; and an expiry only in the eyes of a peer whose own session has stood for a whole lease.
 
 A member that finds itself renewable past its expiry is renewed: nobody has ended it, so nobody has taken anything.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -33,11 +35,12 @@ __all__ = [
     "MemberView",
     "Watched",
     "attach_member",
+    "describe_member",
+    "end_marked",
     "hold_lock",
     "join_member",
     "leave_member",
     "list_members",
-    "renew_member",
     "watch_members",
 ]
 
@@ -51,10 +54,18 @@ class EndedMember:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What one look at the peers found: who was ended by it, and when the next suspicion ripens."""
+    """What one beat found. `renewed` is False when we were ended: then we hold nothing any more.
 
+    Besides who was ended by it, and when the next suspicion ripens: which of the names we seek nobody leads, and the epochs of
+    those we lead; `asked` are those of them that someone wants us to give up.
+    """
+
+    renewed: bool
     ended: tuple[EndedMember, ...]
     ripens_in: float | None
+    vacant: tuple[str, ...]
+    leads: Mapping[str, int]
+    asked: frozenset[str]
 
 
 HOLD = statement("hold_member_lock", "select pg_try_advisory_lock(%(key)s)")
@@ -84,23 +95,12 @@ def join_member(
     return JOIN.query({**params, "work": Jsonb(work)}, read=nothing)
 
 
-RENEW = statement(
-    "renew_member",
-    """
-    update {schema}.members as member
-    set expires_at = statement_timestamp() + %(lease)s,
-        renewed_at = statement_timestamp(),
-        suspected_at = null
-    where member.id = %(id)s
-      and member.ended_at is null
-    returning true
-    """,
-)
+DESCRIBE = statement("describe_member", "update {schema}.members set work = %(work)s where id = %(id)s")
 
 
-def renew_member(id: UUID, lease: timedelta) -> Query[bool]:
-    """Prolong the lease and clear any suspicion. False when the member was ended: it holds nothing any more."""
-    return RENEW.query({"id": id, "lease": lease}, read=lambda rows: bool(rows))
+def describe_member(id: UUID, work: dict[str, Any]) -> Query[None]:
+    """Show what this member does."""
+    return DESCRIBE.query({"id": id, "work": Jsonb(work)}, read=nothing)
 
 
 ATTACH = statement(
@@ -128,12 +128,18 @@ def attach_member(id: UUID, lease: timedelta, key: int | None) -> Query[bool]:
 LEAVE = statement(
     "leave_member",
     """
-    update {schema}.members as member
-    set ended_at = statement_timestamp(),
-        end_reason = 'left',
-        ended_by = member.id
-    where member.id = %(id)s
-      and member.ended_at is null
+    with gone as (
+        update {schema}.members as member
+        set ended_at = statement_timestamp(),
+            end_reason = 'left',
+            ended_by = member.id
+        where member.id = %(id)s
+          and member.ended_at is null
+        returning member.id
+    )
+    select count({schema}.announce(lease.name))
+    from {schema}.leases as lease
+    where lease.member in (select gone.id from gone)
     """,
 )
 
@@ -143,10 +149,41 @@ def leave_member(id: UUID) -> Query[None]:
     return LEAVE.query({"id": id}, read=nothing)
 
 
+END_MARKED = statement(
+    "end_marked",
+    """
+    with gone as (
+        update {schema}.members as member
+        set ended_at = statement_timestamp(),
+            end_reason = 'suspected'
+        where member.work ->> 'mark' = %(mark)s
+          and member.ended_at is null
+        returning member.id
+    )
+    select count({schema}.announce(lease.name))
+    from {schema}.leases as lease
+    where lease.member in (select gone.id from gone)
+    """,
+)
+
+
+def end_marked(mark: str) -> Query[None]:
+    """End the membership of a process that showed this mark and has been seen to be dead: nobody needs to suspect it first."""
+    return END_MARKED.query({"mark": mark}, read=nothing)
+
+
 WATCH = statement(
     "watch_members",
     """
-    with held as materialized (
+    with renewed as (
+        update {schema}.members as member
+        set expires_at = statement_timestamp() + %(lease)s,
+            renewed_at = statement_timestamp(),
+            suspected_at = null
+        where member.id = %(id)s
+          and member.ended_at is null
+        returning member.id
+    ), held as materialized (
         select (lock.classid::bigint << 32) | lock.objid::bigint as key
         from pg_locks as lock
         where lock.locktype = 'advisory'
@@ -181,9 +218,8 @@ WATCH = statement(
               and (
                   (peer.expires_at < statement_timestamp() and %(settled)s)
                   or (
-                      peer.suspected_at < statement_timestamp() - %(grace)s
+                      peer.suspected_at < %(let_in_at)s::timestamptz - %(grace)s
                       and peer.lock_key <> all (array(select key from held))
-                      and %(steady)s
                       -- a lock that was taken on another server, or before this one started, is free for that reason
                       and peer.server_started_at = pg_postmaster_start_time()
                   )
@@ -191,33 +227,76 @@ WATCH = statement(
             for update skip locked
         ))
         returning member.id, member.name, member.end_reason
+    ), told as materialized (
+        select count({schema}.announce(lease.name))
+        from {schema}.leases as lease
+        where lease.member in (select ended.id from ended)
+    ), mine as materialized (
+        select lease.name, lease.epoch, term.resign_requested_at is not null as asked
+        from {schema}.leases as lease
+        left join {schema}.terms as term on term.name = lease.name and term.epoch = lease.epoch
+        where lease.member = %(id)s
     )
-    select ended.id, ended.name, ended.end_reason, null::float8
-    from ended
-    union all
-    select null, null, null, extract(epoch from min(peer.since) + %(grace)s - statement_timestamp())::float8
-    from (
-        select suspected_at as since from {schema}.members where ended_at is null and suspected_at is not null
-        union all
-        select statement_timestamp() from suspected
-    ) as peer
+    select
+        exists (select from renewed),
+        (select json_agg(json_build_array(ended.id, ended.name, ended.end_reason)) from ended, told),
+        (
+            select extract(epoch from min(peer.since) + %(grace)s - statement_timestamp())::float8
+            from (
+                select suspected_at as since
+                from {schema}.members
+                where ended_at is null and suspected_at is not null and id <> %(id)s
+                  and server_started_at = pg_postmaster_start_time()
+                union all
+                select statement_timestamp() from suspected
+            ) as peer
+        ),
+        array(
+            select sought.name
+            from unnest(%(seeking)s::text[]) as sought(name)
+            where not exists (
+                select
+                from {schema}.leases as lease
+                join {schema}.members as leader on leader.id = lease.member and leader.ended_at is null
+                where lease.name = sought.name
+            )
+        ),
+        (select json_agg(json_build_array(mine.name, mine.epoch, mine.asked)) from mine)
     """,
 )
 
 
-def watch_members(id: UUID, *, grace: timedelta, settled: bool, steady: bool) -> Query[Watched]:
-    """Suspect the peers whose lock is free; end those whose suspicion or lease has run its time.
+def watch_members(
+    id: UUID,
+    lease: timedelta,
+    *,
+    grace: timedelta,
+    settled: bool,
+    let_in_at: datetime | None,
+    seeking: Collection[str] = (),
+) -> Query[Watched]:
+    """The beat: prolong our lease and clear any suspicion; suspect the peers whose lock is free, and end those whose suspicion
+    or lease has run its time, telling those who wait for what they led.
 
     `settled` says that our own session has stood for a whole lease, so that an expiry we see is neither our own absence nor
-    the server's. `steady` says that we were not cut off a moment ago, by something that may have cut off the others too.
+    the server's. `let_in_at` is when the server last let a new session of ours in: who was suspected for its time by then could
+    have come back as well. None when we were cut off a moment ago, by something that may have cut off the others too.
+    One statement, since each process sends it twice a second.
     """
-    return WATCH.query({"id": id, "grace": grace, "settled": settled, "steady": steady}, read=_watched)
+    params = {"id": id, "lease": lease, "grace": grace, "settled": settled, "let_in_at": let_in_at}
+    return WATCH.query({**params, "seeking": sorted(seeking)}, read=_watched)
 
 
 def _watched(rows: Any) -> Watched:
-    ended = tuple(EndedMember(row[0], row[1], row[2]) for row in rows if row[0] is not None)
-    ripens = [row[3] for row in rows if row[0] is None and row[3] is not None]
-    return Watched(ended, max(0.0, ripens[0]) if ripens else None)
+    ((renewed, ended, ripens_in, vacant, mine),) = rows
+    return Watched(
+        renewed,
+        tuple(EndedMember(UUID(member), name, reason) for member, name, reason in ended or ()),
+        None if ripens_in is None else max(0.0, ripens_in),
+        tuple(vacant),
+        {name: epoch for name, epoch, _ in mine or ()},
+        frozenset(name for name, _, asked in mine or () if asked),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from psycopg.abc import PQGen
 from psycopg.rows import TupleRow
 from psycopg.waiting import Ready
 
+from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, ForkedProcess, InvalidDsn, RotaError, SchemaMissing
 from rota.postgres.dsn import Dsn
 
@@ -102,9 +103,27 @@ class BoundedConnection(Own, Connection[TupleRow]):
     """
 
     patience = 30.0
+    #: when the session was last seen to be well, on the clock of `boottime`: nothing had come from the server, no goodbye either
+    well_at = 0.0
 
     def wait(self, gen: PQGen[T], *args: Any, **named: Any) -> T:
-        return super().wait(_bounded(gen, self.patience), *args, **named)
+        return super().wait(self._bounded(gen), *args, **named)
+
+    def _bounded(self, gen: PQGen[T]) -> PQGen[T]:
+        """The same conversation with the server, given up when there is still nothing to read at the end of the time."""
+        until = time.monotonic() + self.patience
+        try:
+            wanted = next(gen)
+            while True:
+                asked_at = boottime()
+                ready = yield wanted
+                if ready == Ready.NONE:
+                    self.well_at = asked_at
+                    if time.monotonic() > until:
+                        raise psycopg.OperationalError(f"PostgreSQL did not answer within {self.patience:g} s")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return cast(T, end.value)
 
 
 class PromptConnection(OwnConnection):
@@ -119,20 +138,6 @@ class PromptConnection(OwnConnection):
         except asyncio.CancelledError:
             self.pgconn.finish()
             raise
-
-
-def _bounded(gen: PQGen[T], patience: float) -> PQGen[T]:
-    """The same conversation with the server, given up when there is still nothing to read at the end of the time."""
-    until = time.monotonic() + patience
-    try:
-        wanted = next(gen)
-        while True:
-            ready = yield wanted
-            if ready == Ready.NONE and time.monotonic() > until:
-                raise psycopg.OperationalError(f"PostgreSQL did not answer within {patience:g} s")
-            wanted = gen.send(ready)
-    except StopIteration as end:
-        return cast(T, end.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rota.clock import boottime
 from rota.postgres.keys import channel
 from rota.postgres.query import Query, nothing, statement
 
-__all__ = ["Probe", "Throttle", "cancel_channel", "notify", "probe_channel", "wake_channel"]
+__all__ = ["Probe", "Throttle", "cancel_channel", "lead_channel", "notify", "probe_channel", "wake_channel"]
 
 
 def wake_channel(schema: str) -> str:
@@ -24,6 +24,11 @@ def wake_channel(schema: str) -> str:
 def cancel_channel(schema: str) -> str:
     """Where workers hear that something they run is to end; the payload names the member that runs it."""
     return channel(schema, "cancel")
+
+
+def lead_channel(schema: str) -> str:
+    """Where those who lead or wait to lead hear that something is new; the payload is the name."""
+    return channel(schema, "lead")
 
 
 def probe_channel(schema: str, listener: str) -> str:

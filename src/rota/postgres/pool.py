@@ -82,7 +82,7 @@ class Database:
 
     def apart(self, role: str, *, size: int) -> Database:
         """The same place through so many connections of its own, for those who must not wait behind the others."""
-        return Database(self._address, self.schema, size=size, role=role)
+        return type(self)(self._address, self.schema, size=size, role=role)
 
     def connector(
         self,

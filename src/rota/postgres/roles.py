@@ -41,6 +41,7 @@ to {role};
 _WORKER = """
 grant select, insert, update, delete on {schema}.jobs, {schema}.members to {role};
 grant select, insert, update, delete on {schema}.history, {schema}.attempts, {schema}.dead, {schema}.uniques to {role};
+grant select, insert, update, delete on {schema}.leases, {schema}.terms, {schema}.standbys to {role};
 grant select, insert, update on {schema}.retention to {role};
 grant select, insert on {schema}.audit to {role};
 grant select on {schema}.meta, {schema}.migrations to {role};

@@ -88,8 +88,9 @@ def _read(folder: Traversable) -> Iterator[Migration]:
 def render(migration: Migration, schema: str) -> str:
     """The SQL of one migration for this schema, with the line that records it."""
     quoted = identifier(schema)
-    # the channel first: it is made of letters and digits, and a schema may be called {wake_channel}
-    body = migration.text.replace("{wake_channel}", channel(schema, "wake")).replace("{schema}", quoted)
+    # the channels first: they are made of letters and digits, and a schema may be called {wake_channel}
+    body = migration.text.replace("{wake_channel}", channel(schema, "wake"))
+    body = body.replace("{lead_channel}", channel(schema, "lead")).replace("{schema}", quoted)
     return (
         f"{body.rstrip()}\n\n"
         f"insert into {quoted}.migrations (number, name, checksum, compatible)\n"

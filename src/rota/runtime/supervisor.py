@@ -13,9 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
+
+from rota.leases.members import end_marked
+from rota.postgres.pool import Database
 
 __all__ = ["SupervisedWorker", "describe_exit", "stop_all"]
 
@@ -23,8 +27,9 @@ __all__ = ["SupervisedWorker", "describe_exit", "stop_all"]
 class SupervisedWorker:
     """One worker process, from its start to its exit code. Belongs to the event loop that started it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, grace: float) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, grace: float, mark: str) -> None:
         self._process = process
+        self._mark = mark
         self._grace = grace
 
     @classmethod
@@ -38,7 +43,13 @@ class SupervisedWorker:
         capture: bool = False,
     ) -> SupervisedWorker:
         """Start `rota worker APP`. With `capture` what it says is read through `lines`, else it goes where ours goes."""
-        private = [*(["--dsn", dsn] if dsn is not None else []), *(["--schema", schema] if schema is not None else [])]
+        mark = secrets.token_hex(16)
+        private = [
+            "--mark",
+            mark,
+            *(["--dsn", dsn] if dsn is not None else []),
+            *(["--schema", schema] if schema is not None else []),
+        ]
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # a file in the current folder does not stand in for a module of ours
@@ -55,7 +66,7 @@ class SupervisedWorker:
         )
         assert process.stdin is not None
         process.stdin.write(json.dumps(private).encode() + b"\n")
-        return cls(process, grace)
+        return cls(process, grace, mark)
 
     @property
     def pid(self) -> int:
@@ -78,6 +89,11 @@ class SupervisedWorker:
 
     async def wait(self) -> int:
         return await self._process.wait()
+
+    async def end_membership(self, database: Database) -> None:
+        """Once it has exited: let others take over what it held at once, instead of after they have suspected it for a while."""
+        assert not self.running
+        await database.run(end_marked(self._mark))
 
     def terminate(self) -> None:
         """Ask it to stop: running jobs finish within its grace. Asked again, it hands them back at once."""

@@ -15,10 +15,8 @@ from rota.app import Rota
 from rota.clock import Duration, duration
 from rota.errors import ConfigurationError, RotaError, SchemaMissing
 from rota.facts import JobCancelled, JobFailed, JobLost, JobSucceeded
-from rota.jobs.dead import Dead
 from rota.jobs.definition import Task
 from rota.jobs.job import Job
-from rota.jobs.queue import Jobs
 from rota.postgres.pool import Database, UserPool
 from rota.settings import Settings
 from rota.testing.clock import advance
@@ -39,16 +37,12 @@ class TestRota(Rota):
     ) -> None:
         super().__init__(dsn, schema=schema, lease=lease)
         if of is not None:
-            self.facts, self.tasks, self.task = of.facts, of.tasks, of.task
+            self.facts, self.tasks, self.task, self.singletons = of.facts, of.tasks, of.task, of.singletons
             self.codec, self.retention = of.codec, of.retention
-            self.jobs = Jobs(self.database, self.tasks, self.codec)
-            self.dead = Dead(self.database, self.tasks, self.codec, self.jobs)
+            self._use(self.settings)
 
-    def _use(self, settings: Settings, pools: tuple[UserPool, ...] = ()) -> None:
-        super()._use(settings, pools)
-        self.database: Database = _LoopBoundDatabase(self._address, settings.schema, size=settings.pool_size)
-        self.jobs = Jobs(self.database, self.tasks, self.codec)
-        self.dead = Dead(self.database, self.tasks, self.codec, self.jobs)
+    def _make_database(self, settings: Settings, pools: tuple[UserPool, ...]) -> Database:
+        return _LoopBoundDatabase(self._address, settings.schema, size=settings.pool_size)
 
     async def drain(self, *, queues: list[str] | None = None, concurrency: int | None = None) -> int:
         """Run all that is due, also what those jobs enqueue, and return how many jobs are settled by it, dead or alive.
@@ -89,8 +83,9 @@ class TestRota(Rota):
 
     def close_everywhere(self) -> None:
         """Close what sync callers opened, and what is left on event loops that are idle now."""
-        assert isinstance(self.database, _LoopBoundDatabase)
-        self.database.close_everywhere()
+        for database in (self._held, self.database):
+            assert isinstance(database, _LoopBoundDatabase)
+            database.close_everywhere()
 
 
 def _settles(attempt: JobSucceeded | JobFailed | JobCancelled | JobLost) -> bool:
@@ -140,13 +135,17 @@ async def _close_with_loop(pool: AsyncConnectionPool[Any]) -> None:
             await pool.close()
 
 
+# what of an app leads to its database
+_OF_ITS_DATABASE = ("settings", "database", "jobs", "dead", "leaders", "_address", "_held", "_membership", "_leads")
+
+
 @contextlib.contextmanager
 def pointed_at(app: Rota, other: Rota) -> Iterator[None]:
     """Let an app use the database of another for the length of a block; tasks registered meanwhile are forgotten."""
     with _restored(app):
         tasks = dict(app.tasks)
-        app.settings, app.database, app.jobs, app.dead = other.settings, other.database, other.jobs, other.dead
-        vars(app)["_address"] = other._address
+        for name in _OF_ITS_DATABASE:
+            setattr(app, name, getattr(other, name))
         try:
             yield
         finally:

@@ -1,0 +1,64 @@
+"""`app.leaders`: who leads what, in both colours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Page
+
+from rota.errors import NotPossible
+from rota.leases.terms import (
+    LeaderView,
+    TermView,
+    evict,
+    list_leaders,
+    list_terms,
+    request_resignation,
+    take_lease_away,
+)
+from rota.postgres.pool import Database
+from rota.postgres.query import Steps
+
+__all__ = ["Leaders"]
+
+
+class Leaders:
+    """Who leads what since when, who waits for it, and which terms there were."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def list(self) -> Page[LeaderView]:
+        """Every name that was ever led, and by whom now."""
+        return await self._database.run(list_leaders())
+
+    def list_sync(self) -> Page[LeaderView]:
+        return self._database.run_sync(list_leaders())
+
+    async def terms(self, name: str, *, limit: int = 100) -> Page[TermView]:
+        """The terms of this name, the last first; those of the last month."""
+        return await self._database.run(list_terms(name, limit=limit))
+
+    def terms_sync(self, name: str, *, limit: int = 100) -> Page[TermView]:
+        return self._database.run_sync(list_terms(name, limit=limit))
+
+    async def resign(self, name: str, *, force: bool = False, dry_run: bool = False) -> LeaderView:
+        """Ask the leader to step down, which it does when its body has ended; returns who that is.
+
+        With `force` its term is over at once: fenced work that is open is rolled back and no more is let in, but what else it does
+        may overlap with the next term. Raises NotPossible when nobody leads.
+        """
+        return await self._database.run_steps(self._resign(name, force, dry_run), dry_run=dry_run)
+
+    def resign_sync(self, name: str, *, force: bool = False, dry_run: bool = False) -> LeaderView:
+        return self._database.run_steps_sync(self._resign(name, force, dry_run), dry_run=dry_run)
+
+    def _resign(self, name: str, force: bool, dry_run: bool) -> Steps[LeaderView]:
+        found: list[LeaderView] = yield list_leaders(name)
+        leader = found[0] if found else None
+        if leader is None or leader.member is None:
+            raise NotPossible(f"Nobody leads {name!r}, so nobody can step down. `rota leaders list` tells what is led.")
+        if not force:
+            yield request_resignation(name)
+        elif not dry_run:  # to end a session cannot be undone
+            yield evict(name, leader.epoch, self._database.schema)
+            yield take_lease_away(name, leader.epoch, leader.member)
+        return leader

@@ -1,0 +1,168 @@
+"""What this process leads and waits for, and what the control thread says about it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Collection, Generator, Mapping
+from uuid import UUID
+
+from rota.facts import Facts, LeadershipGained
+from rota.leases.control import Control, Reactions
+from rota.leases.membership import Membership
+from rota.leases.term import Term
+from rota.leases.terms import Acquired, leave_standbys, resign_lease
+from rota.postgres.pool import Database
+
+__all__ = ["Leads", "Seat"]
+
+
+class Seat:
+    """Someone who waits, in either colour, to be told that it may be worth a try."""
+
+    def __init__(self) -> None:
+        self._told = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._told_here: asyncio.Event | None = None
+
+    def tell(self) -> None:
+        self._told.set()
+        loop, event = self._loop, self._told_here
+        if loop is not None and event is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed, and nobody waits there
+                loop.call_soon_threadsafe(event.set)
+
+    async def wait(self, limit: float) -> None:
+        if self._told_here is None:
+            self._loop, self._told_here = asyncio.get_running_loop(), asyncio.Event()
+        if not self._told.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit):
+                    await self._told_here.wait()
+        self._told.clear()
+        self._told_here.clear()
+
+    def wait_sync(self, limit: float) -> None:
+        self._told.wait(limit)
+        self._told.clear()
+
+
+class Leads:
+    """What this process leads and waits for."""
+
+    def __init__(self, membership: Membership, database: Database, facts: Facts) -> None:
+        self.membership = membership
+        self.database = database
+        self.facts = facts
+        self._lock = threading.Lock()
+        self._terms: dict[UUID, dict[str, Term]] = {}
+        self._seats: dict[str, list[Seat]] = {}
+        self._open: set[tuple[str, int]] = set()
+        self._strangers: set[tuple[str, int]] = set()
+        self._trying = 0
+        self.reactions = Reactions(
+            on_identity_lost=self._on_identity_lost,
+            on_doubt=self._on_doubt,
+            on_vacant=self._on_vacant,
+            on_leading=self._on_leading,
+        )
+        membership.listeners.append(self.reactions)
+
+    @property
+    def burden(self) -> int:
+        """How many terms this process has."""
+        return sum(map(len, self._terms.values()))
+
+    def terms(self) -> list[Term]:
+        with self._lock:
+            return [term for terms in self._terms.values() for term in terms.values()]
+
+    @contextlib.contextmanager
+    def trying(self) -> Generator[None]:
+        with self._lock:
+            self._trying += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._trying -= 1
+
+    def begun(self, control: Control, name: str, found: Acquired) -> Term:
+        term = Term(self, control, name, found)
+        with self._lock:
+            self._terms.setdefault(found.member, {})[name] = term
+            self._open.add((name, found.epoch))
+        self.facts.emit(LeadershipGained(name, found.epoch))
+        return term
+
+    @contextlib.contextmanager
+    def seated(self, control: Control, name: str) -> Generator[Seat]:
+        """Be told when nobody leads this."""
+        seat = Seat()
+        with self._lock:
+            self._seats.setdefault(name, []).append(seat)
+            control.seek(self._seats)
+        try:
+            yield seat
+        finally:
+            with self._lock:
+                self._seats[name].remove(seat)
+                if not self._seats[name]:
+                    del self._seats[name]
+                    control.ask(leave_standbys([name], control.member))
+                control.seek(self._seats)
+
+    def forget(self, term: Term) -> bool:
+        """Forget the term; False if that was done before."""
+        with self._lock:
+            mine = self._terms.get(term.member, {})
+            if mine.get(term.name) is not term:
+                return False
+            del mine[term.name]
+            if not mine:
+                del self._terms[term.member]
+            return True
+
+    def close(self, term: Term) -> None:
+        """Whoever had the term is done with it: nothing is in the way of giving it up."""
+        with self._lock:
+            self._open.discard((term.name, term.epoch))
+
+    # In the control thread.
+
+    def _on_identity_lost(self, member: UUID) -> None:
+        for term in self.terms():
+            if term.member == member:
+                term.end("this process was taken for dead, and its membership ended")
+        for name in list(self._seats):
+            self._on_vacant((name,))  # who waits must say so again, under its new name
+
+    def _on_doubt(self) -> None:
+        for term in self.terms():
+            term.on_news()
+
+    def _on_vacant(self, names: Collection[str]) -> None:
+        with self._lock:
+            seats = [seat for name in names for seat in self._seats.get(name, ())]
+        for seat in seats:
+            seat.tell()
+
+    def _on_leading(self, control: Control, epochs: Mapping[str, int], asked: Collection[str]) -> None:
+        with self._lock:
+            known = dict(self._terms.get(control.member, {}))
+            # a body that was told to stop may take its time, and nobody else begins before it has ended
+            strangers = {each for each in epochs.items() if each[0] not in known} - self._open
+        for name, term in known.items():
+            if epochs.get(name) != term.epoch:
+                term.end("it was taken away")
+            elif name in asked:
+                term.end("this process was asked to step down")
+        self._give_up_strangers(control, strangers)
+
+    def _give_up_strangers(self, control: Control, strangers: set[tuple[str, int]]) -> None:
+        """Resign what the database says we lead and nobody here knows of: the answer to its acquisition, or to its resignation,
+        was lost. Twice in a row, and not while someone tries: the answer may be on its way."""
+        for name, epoch in strangers & self._strangers if not self._trying else ():
+            control.ask(resign_lease(name, epoch, control.member))
+        self._strangers = strangers

@@ -1,0 +1,153 @@
+"""A term of leadership, as its holder has it in hand.
+
+It belongs to this process's membership, so nothing is renewed here; what is done here is to notice its end in time. It ends
+when it is resigned, when the membership was ended by others, when an operator takes it, and, before any of that could happen
+unnoticed, when the local deadline of the membership passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from rota.errors import DatabaseUnavailable, LeadershipLost
+from rota.facts import Facts, LeadershipEnded
+from rota.leases.control import Control
+from rota.leases.fenced import FencedTransaction
+from rota.leases.terms import Acquired, confirm_term, resign_lease
+from rota.postgres.pool import Database
+from rota.postgres.query import Query
+
+__all__ = ["Term", "answered", "answered_sync"]
+
+T = TypeVar("T")
+
+# How long the answer to a question may take before the database counts as away: longer than a session takes to be replaced.
+_ANSWER_SECONDS = 10.0
+_RESIGNED = "it was resigned"
+
+
+class Registry(Protocol):
+    """Who knows all terms of this process."""
+
+    database: Database
+    facts: Facts
+
+    def forget(self, term: Term, /) -> bool: ...
+
+    def close(self, term: Term, /) -> None: ...
+
+
+class Term:
+    """A term of leadership. `epoch` is greater than that of every term before it: hand it to whatever must refuse a stale leader."""
+
+    def __init__(self, leads: Registry, control: Control, name: str, found: Acquired) -> None:
+        self.name = name
+        self.epoch = found.epoch
+        self.since: datetime = found.since
+        self.member = found.member
+        self._leads = leads
+        self.control = control
+        self._ended: str | None = None
+        #: called, in any thread, when it is over or has become doubtful
+        self.on_news: Callable[[], None] = lambda: None
+
+    @property
+    def valid(self) -> bool:
+        """Whether nobody else can lead at this moment. Asks nobody: it is known until when that is certain."""
+        return self._ended is None and self.control.trusts(self.member)
+
+    def check(self) -> None:
+        """Raise LeadershipLost unless the term is valid."""
+        if not self.valid:
+            raise self.loss()
+
+    @property
+    def resigned(self) -> bool:
+        return self._ended == _RESIGNED
+
+    async def confirm(self) -> None:
+        """Ask the database whether the term is on. Raises LeadershipLost, or DatabaseUnavailable when it cannot be told."""
+        self._confirmed(await answered(self.control, self._confirmation()))
+
+    def confirm_sync(self) -> None:
+        self._confirmed(answered_sync(self.control, self._confirmation()))
+
+    async def resign(self) -> None:
+        """End the term; who waits for it leads within moments. Harmless when it is over already."""
+        self.end(_RESIGNED)
+        self._leads.close(self)
+        with contextlib.suppress(DatabaseUnavailable):  # then the next beat finds what nobody here knows of
+            await answered(self.control, self._resignation())
+
+    def resign_sync(self) -> None:
+        self.end(_RESIGNED)
+        self._leads.close(self)
+        with contextlib.suppress(DatabaseUnavailable):
+            answered_sync(self.control, self._resignation())
+
+    def transaction(self, on: Any = None) -> FencedTransaction:
+        """Work that is committed only if the term is on: no other begins while it is open, and once another has, it is refused.
+
+        `with` and `async with` give a psycopg connection, or take the session or connection of yours that you pass.
+        """
+        return FencedTransaction(self._leads.database, self.name, self.epoch, self.loss, on)
+
+    def _confirmation(self) -> Query[bool]:
+        return confirm_term(self.name, self.epoch, self.member)
+
+    def _confirmed(self, is_on: bool) -> None:
+        if not is_on:
+            self.end("someone else took over")
+        self.check()
+
+    def _resignation(self) -> Query[bool]:
+        return resign_lease(self.name, self.epoch, self.member)
+
+    def end(self, reason: str) -> None:
+        """Note that the term is over, for whatever reason came first. Called in any thread."""
+        if self._leads.forget(self):
+            self._ended = reason
+            self.on_news()
+            self._leads.facts.emit(LeadershipEnded(self.name, self.epoch, reason))
+
+    def loss(self) -> LeadershipLost:
+        return LeadershipLost(self.name, self.epoch, self._ended or "the database was out of reach for too long")
+
+    def look(self) -> float:
+        """For how long it is certain from now on, having ended it if that is no longer; for ever if it was resigned."""
+        if self.resigned:
+            return math.inf
+        left = self.control.trusted_for(self.member) if self._ended is None else 0.0
+        if left <= 0:
+            self.end("the database was out of reach for too long")
+        return left
+
+    def __repr__(self) -> str:
+        return f"<Term {self.name!r} epoch={self.epoch} {'valid' if self.valid else 'over'}>"
+
+
+async def answered(control: Control, query: Query[T]) -> T:
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            return await asyncio.wrap_future(control.ask(query))
+    except TimeoutError as error:
+        raise _no_answer(query) from error
+
+
+def answered_sync(control: Control, query: Query[T]) -> T:
+    try:
+        return control.ask(query).result(_ANSWER_SECONDS)
+    except TimeoutError as error:
+        raise _no_answer(query) from error
+
+
+def _no_answer(query: Query[Any]) -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        f"PostgreSQL did not answer {query.statement.name!r} within {_ANSWER_SECONDS:g} s. Nothing is wrong with the call; check that "
+        "the server is up and reachable, then repeat it."
+    )

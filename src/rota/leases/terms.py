@@ -1,0 +1,406 @@
+"""Terms of leadership: what is written and asked of the database about them.
+
+A lease belongs to a member, and a term is over when its member has ended. So there is nothing to renew here: who keeps its
+membership keeps its terms. To acquire is one statement, and it decides on the row of the lease alone, which it locks.
+
+Fenced work locks that row too, shared, and with the epoch it believes in. As long as it is open no other term begins; once
+another term has begun, it finds nothing to lock and is refused. A session that is open when its member has ended is in the
+way of the next leader, who therefore ends it: `fence` leaves a mark by which it is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from rota.postgres.keys import lock_key
+from rota.postgres.query import Query, many, nothing, scalar, statement
+
+__all__ = [
+    "Acquired",
+    "LeaderView",
+    "TermView",
+    "acquire_lease",
+    "confirm_term",
+    "evict",
+    "evict_stale",
+    "fence",
+    "find_burden",
+    "leave_standbys",
+    "list_leaders",
+    "list_terms",
+    "prune_terms",
+    "request_resignation",
+    "resign_lease",
+    "stand_by",
+    "take_lease_away",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """What a try to acquire found: that it `won`, or who leads. `stale` is one that has ended and is still in the way."""
+
+    won: bool
+    stale: bool
+    epoch: int
+    since: datetime
+    member: UUID
+    holder: str
+    host: str
+    pid: int
+
+
+ACQUIRE = statement(
+    "acquire_lease",
+    """
+    with me as materialized (
+        select member.id, member.name, member.host, member.pid
+        from {schema}.members as member
+        where member.id = %(member)s
+          and member.ended_at is null
+        -- whoever is just ending us is waited for
+        for share
+    ), first as (
+        insert into {schema}.leases (name, epoch, member, acquired_at)
+        select %(name)s, {schema}.new_epoch(0), me.id, clock_timestamp()
+        from me
+        on conflict (name) do nothing
+        returning epoch, member, acquired_at
+    ), next as (
+        update {schema}.leases as lease
+        set epoch = {schema}.new_epoch(lease.epoch),
+            member = me.id,
+            acquired_at = clock_timestamp()
+        from me
+        where lease.name = any (array(
+            select free.name
+            from {schema}.leases as free
+            where free.name = %(name)s
+              and (
+                  free.member is null
+                  or exists (select from {schema}.members as last where last.id = free.member and last.ended_at is not null)
+              )
+            -- never wait: a beat may be behind us, and whoever is inside the last term may be frozen
+            for update skip locked
+        ))
+        returning lease.epoch, lease.member, lease.acquired_at
+    ), won as (
+        select * from first union all select * from next
+    ), closed as (
+        update {schema}.terms as term
+        set ended_at = coalesce(
+                (select member.ended_at from {schema}.members as member where member.id = term.member), won.acquired_at
+            ),
+            end_reason = 'lost'
+        from won
+        where term.name = %(name)s
+          and term.epoch < won.epoch
+          and term.ended_at is null
+    ), opened as (
+        insert into {schema}.terms (name, epoch, member, holder, host, pid, acquired_at)
+        select %(name)s, won.epoch, me.id, me.name, me.host, me.pid, won.acquired_at
+        from won, me
+    )
+    select true, false, won.epoch, won.acquired_at, me.id, me.name, me.host, me.pid
+    from won, me
+    union all
+    select false, leader.ended_at is not null, lease.epoch, lease.acquired_at, leader.id, leader.name, leader.host, leader.pid
+    from {schema}.leases as lease
+    join {schema}.members as leader on leader.id = lease.member
+    where lease.name = %(name)s
+      and not exists (select from won)
+    """,
+)
+
+
+def acquire_lease(name: str, member: UUID) -> Query[Acquired | None]:
+    """Begin a term for this member, if nobody leads. None when that cannot be told: ask again, or our member has ended."""
+    return ACQUIRE.query({"name": name, "member": member}, read=lambda rows: Acquired(*rows[0]) if rows else None)
+
+
+CONFIRM = statement(
+    "confirm_term",
+    """
+    select exists (
+        select
+        from {schema}.leases as lease
+        join {schema}.members as member on member.id = lease.member
+        where lease.name = %(name)s
+          and lease.epoch = %(epoch)s
+          and member.id = %(member)s
+          and member.ended_at is null
+    )
+    """,
+)
+
+
+def confirm_term(name: str, epoch: int, member: UUID) -> Query[bool]:
+    """Whether the term was still on when the database looked."""
+    return CONFIRM.query({"name": name, "epoch": epoch, "member": member}, read=scalar)
+
+
+FENCE = statement(
+    "fence",
+    """
+    with inside as materialized (
+        select pg_advisory_xact_lock_shared(%(mark)s::bigint)
+    )
+    select lease.epoch
+    from inside, {schema}.leases as lease
+    join {schema}.members as member on member.id = lease.member
+    where lease.name = %(name)s::text
+      and lease.epoch = %(epoch)s::bigint
+      and member.ended_at is null
+    for share of lease
+    """,
+)
+
+
+def fence(name: str, epoch: int, schema: str) -> Query[bool]:
+    """Hold the term fast until the transaction ends. False when it is over: then the transaction must not commit."""
+    return FENCE.query({"name": name, "epoch": epoch, "mark": _mark(name, epoch, schema)}, read=lambda rows: bool(rows))
+
+
+def _mark(name: str, epoch: int, schema: str) -> int:
+    """By which sessions that are inside a term are found; nobody ever waits for it."""
+    return lock_key(schema, "term", f"{name}/{epoch}")
+
+
+EVICT = statement(
+    "evict_stale",
+    """
+    select count(pg_terminate_backend(lock.pid))
+    from pg_locks as lock
+    where lock.locktype = 'advisory'
+      and lock.objsubid = 1
+      and lock.granted
+      and lock.database = (select oid from pg_database where datname = current_database())
+      and ((lock.classid::bigint << 32) | lock.objid::bigint) = %(mark)s
+      and (
+          %(forced)s
+          or exists (
+              select
+              from {schema}.leases as lease
+              join {schema}.members as member on member.id = lease.member
+              where lease.name = %(name)s
+                and lease.epoch = %(epoch)s
+                and member.ended_at is not null
+          )
+      )
+    """,
+)
+
+
+def evict_stale(name: str, epoch: int, schema: str) -> Query[int]:
+    """End the sessions that are still inside this term although its member has ended: they keep the next one from beginning."""
+    params = {"name": name, "epoch": epoch, "mark": _mark(name, epoch, schema), "forced": False}
+    return EVICT.query(params, read=scalar)
+
+
+def evict(name: str, epoch: int, schema: str) -> Query[int]:
+    """End the sessions that are inside this term, whatever they do there: they keep it from being taken away."""
+    params = {"name": name, "epoch": epoch, "mark": _mark(name, epoch, schema), "forced": True}
+    return EVICT.query(params, read=scalar)
+
+
+RESIGN = statement(
+    "resign_lease",
+    """
+    with resigned as (
+        update {schema}.leases as lease
+        set member = null
+        where lease.name = %(name)s
+          and lease.epoch = %(epoch)s
+          and lease.member = %(member)s
+        returning lease.name, lease.epoch
+    ), closed as (
+        update {schema}.terms as term
+        set ended_at = statement_timestamp(),
+            end_reason = %(reason)s
+        from resigned
+        where term.name = resigned.name
+          and term.epoch = resigned.epoch
+    ), told as materialized (
+        select count({schema}.announce(resigned.name)) from resigned
+    )
+    select resigned.name from resigned, told
+    """,
+)
+
+
+def resign_lease(name: str, epoch: int, member: UUID) -> Query[bool]:
+    """End our own term; whoever waits hears of it. False when it was over already."""
+    params = {"name": name, "epoch": epoch, "member": member, "reason": "resigned"}
+    return RESIGN.query(params, read=lambda rows: bool(rows))
+
+
+def take_lease_away(name: str, epoch: int, member: UUID) -> Query[bool]:
+    """End someone's term without their consent. Its fenced work is refused from here on; what else it does is not."""
+    params = {"name": name, "epoch": epoch, "member": member, "reason": "taken"}
+    return RESIGN.query(params, read=lambda rows: bool(rows))
+
+
+REQUEST = statement(
+    "request_resignation",
+    """
+    with asked as (
+        update {schema}.terms as term
+        set resign_requested_at = coalesce(term.resign_requested_at, statement_timestamp())
+        from {schema}.leases as lease
+        where lease.name = %(name)s
+          and lease.member is not null
+          and term.name = lease.name
+          and term.epoch = lease.epoch
+        returning term.name, term.epoch, term.holder
+    ), told as materialized (
+        select count({schema}.announce(asked.name)) from asked
+    )
+    select asked.epoch, asked.holder from asked, told
+    """,
+)
+
+
+def request_resignation(name: str) -> Query[tuple[int, str] | None]:
+    """Ask the leader to step down; returns its epoch and who it is. It does so when its body has ended."""
+    return REQUEST.query({"name": name}, read=lambda rows: (rows[0][0], rows[0][1]) if rows else None)
+
+
+STAND_BY = statement(
+    "stand_by",
+    """
+    insert into {schema}.standbys (name, member)
+    values (%(name)s, %(member)s)
+    on conflict do nothing
+    """,
+)
+
+
+def stand_by(name: str, member: UUID) -> Query[None]:
+    """Show that this member waits to lead this."""
+    return STAND_BY.query({"name": name, "member": member}, read=nothing)
+
+
+LEAVE_STANDBYS = statement(
+    "leave_standbys",
+    "delete from {schema}.standbys where member = %(member)s and name = any (%(names)s::text[])",
+)
+
+
+def leave_standbys(names: Sequence[str], member: UUID) -> Query[None]:
+    return LEAVE_STANDBYS.query({"names": list(names), "member": member}, read=nothing)
+
+
+BURDEN = statement(
+    "find_burden",
+    """
+    select mine.name
+    from {schema}.leases as mine
+    join {schema}.standbys as standby on standby.name = mine.name
+    join {schema}.members as waiting on waiting.id = standby.member and waiting.ended_at is null
+    where mine.member = %(member)s
+      and (select count(*) from {schema}.leases as its where its.member = waiting.id) + 2
+          <= (select count(*) from {schema}.leases as ours where ours.member = %(member)s)
+    """,
+)
+
+
+def find_burden(member: UUID) -> Query[list[str]]:
+    """What this member leads, and another waits for that leads at least two fewer."""
+    return BURDEN.query({"member": member}, read=lambda rows: [name for (name,) in rows])
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderView:
+    """Who leads a name, or that nobody does; and who waits for it. `since` is when that began."""
+
+    name: str
+    epoch: int
+    holder: str | None
+    host: str | None
+    pid: int | None
+    member: UUID | None
+    since: datetime
+    asked_to_resign: bool
+    standbys: Sequence[str]
+
+
+LIST_LEADERS = statement(
+    "list_leaders",
+    """
+    select
+        lease.name, lease.epoch, leader.name, leader.host, leader.pid, leader.id,
+        case when leader.id is not null then lease.acquired_at else coalesce(term.ended_at, gone.ended_at, lease.acquired_at) end,
+        leader.id is not null and term.resign_requested_at is not null,
+        array(
+            select waiting.name
+            from {schema}.standbys as standby
+            join {schema}.members as waiting on waiting.id = standby.member and waiting.ended_at is null
+            where standby.name = lease.name
+            order by standby.since
+        )
+    from {schema}.leases as lease
+    left join {schema}.members as leader on leader.id = lease.member and leader.ended_at is null
+    left join {schema}.members as gone on gone.id = lease.member and gone.ended_at is not null
+    left join {schema}.terms as term on term.name = lease.name and term.epoch = lease.epoch
+    where %(name)s::text is null or lease.name = %(name)s
+    order by lease.name
+    """,
+)
+
+
+def list_leaders(name: str | None = None) -> Query[list[LeaderView]]:
+    """Who leads what, by name."""
+    return LIST_LEADERS.query({"name": name}, read=many(LeaderView))
+
+
+@dataclass(frozen=True, slots=True)
+class TermView:
+    """A term there was, or is: then it has no end."""
+
+    name: str
+    epoch: int
+    holder: str
+    host: str
+    pid: int
+    member: UUID
+    acquired_at: datetime
+    ended_at: datetime | None
+    end_reason: str | None
+
+
+LIST_TERMS = statement(
+    "list_terms",
+    """
+    select name, epoch, holder, host, pid, member, acquired_at, ended_at, end_reason
+    from {schema}.terms
+    where name = %(name)s
+    order by epoch desc
+    limit %(limit)s
+    """,
+)
+
+
+def list_terms(name: str, *, limit: int = 100) -> Query[list[TermView]]:
+    """The terms of a name, the last first."""
+    return LIST_TERMS.query({"name": name, "limit": limit}, read=many(TermView))
+
+
+PRUNE = statement(
+    "prune_terms",
+    """
+    with old as (
+        delete from {schema}.terms as term
+        where term.ended_at < statement_timestamp() - interval '30 days'
+    )
+    delete from {schema}.standbys as standby
+    where not exists (select from {schema}.members as member where member.id = standby.member and member.ended_at is null)
+    """,
+)
+
+
+def prune_terms() -> Query[None]:
+    """Forget terms that ended a month ago, and who waited and is gone."""
+    return PRUNE.query(read=nothing)

@@ -1,0 +1,103 @@
+"""A leader that is frozen, or cut off without a word: it stops by itself before another begins, and nothing it does late counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.chaos.contenders import Arena, Contender, arena_at, of
+
+from rota.testing import TcpProxy, until_sync
+
+pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
+
+LEASE = 2.0
+
+
+@pytest.fixture
+def arena(rota_database: str, tmp_path: Path) -> Iterator[Arena]:
+    with arena_at(rota_database, tmp_path) as arena:
+        yield arena
+
+
+def lead_before(arena: Arena, peers: str = "bc", **options: object) -> Contender:
+    """A leader, with others that wait and have been there for as long as it takes to believe in an expiry."""
+    for peer in peers:
+        arena.start(peer, lease=f"{LEASE:g}s")
+    arena.wait_for_standbys(len(peers) - 1)
+    leader = arena.start("a", lease=f"{LEASE:g}s", **options)  # type: ignore[arg-type]
+    arena.wait_for_standbys(len(peers))
+    while of(found := arena.leader() or {"who": ""}) != "a":
+        at = arena.contenders[of(found)].resign()
+        arena.wait_for_leader(at, found["epoch"])
+        arena.wait_for_standbys(len(peers))
+    with psycopg.connect(arena.dsn, autocommit=True) as admin:
+        settled = "select from rota.members where attached_at < statement_timestamp() - %s * interval '1 second'"
+        until_sync(lambda: admin.execute(settled, [LEASE + 0.2]).rowcount > len(peers), what="all are settled")
+    return leader
+
+
+FROZEN = {
+    "between two writes": {},
+    "inside a fenced transaction": {"linger": 0.2},
+    "inside one of the user's": {"linger": 0.2, "foreign": True},
+}
+
+
+@pytest.mark.parametrize("where", FROZEN)
+def test_a_frozen_leader_is_followed_and_what_it_writes_late_is_refused(arena: Arena, where: str) -> None:
+    leader = lead_before(arena, **FROZEN[where])
+    last = arena.leader()
+    assert last is not None
+    if FROZEN[where]:
+        arena.wait_for("inside", last["at"], "a")
+
+    frozen_at = leader.freeze()
+    inside = sessions_inside_a_term(arena)
+    after = arena.wait_for_leader(frozen_at, last["epoch"])
+    thawed_at = leader.thaw()
+
+    assert inside == len(FROZEN[where].keys() & {"linger"})
+    arena.wait_for("lost", thawed_at, "a")
+    refused = arena.wait_for("refused", thawed_at, "a")
+    arena.wait_for_standbys(2)  # it is back, and waits its turn
+    print(f"frozen {where}: followed after {after['after'] - frozen_at:.2f} s, with a lease of {LEASE:g} s")
+    assert after["after"] - frozen_at < LEASE + 1
+    assert refused["epoch"] == last["epoch"]
+    assert [note for note in arena.notes("valid", thawed_at) if of(note) == "a"] == []
+    assert arena.violations() == []
+
+
+def sessions_inside_a_term(arena: Arena) -> int:
+    with psycopg.connect(arena.dsn, autocommit=True) as admin:
+        marked = "select distinct pid from pg_locks where locktype = 'advisory' and mode = 'ShareLock'"
+        return admin.execute(marked).rowcount
+
+
+@pytest.mark.parametrize("broken", ["", "deadline"])
+def test_a_leader_that_is_cut_off_without_a_word_stops_before_the_next_begins(arena: Arena, broken: str) -> None:
+    """And one that ignores its own deadline is found out."""
+    with TcpProxy(arena.dsn) as network:
+        lead_before(arena, dsn=network.dsn(arena.dsn), broken=broken)
+        last = arena.leader()
+        assert last is not None
+        at = last["at"]
+
+        network.blackhole()
+        after = arena.wait_for_leader(at, last["epoch"])
+        arena.wait_for_leader(after["at"] + 0.5)
+
+        violations = arena.violations()
+        if broken:
+            assert any("a/0 was valid" in violation for violation in violations)
+        else:
+            stopped = arena.wait_for("interrupted", at, "a")["at"]
+            print(f"cut off: stopped after {stopped - at:.2f} s, followed after {after['after'] - at:.2f} s")
+            assert stopped < after["before"]
+            assert after["after"] - at < LEASE + 1
+            assert violations == []
+            network.heal()
+            arena.wait_for_standbys(2)
+            assert arena.violations() == []

@@ -1,0 +1,127 @@
+"""Leadership passes on: within a tenth of a second when it is given up, within two when the leader was killed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.chaos.contenders import Arena, arena_at, of
+
+from rota import Rota
+from rota.clock import boottime
+from rota.runtime.supervisor import SupervisedWorker
+from rota.testing import until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
+
+
+@pytest.fixture
+def arena(rota_database: str, tmp_path: Path) -> Iterator[Arena]:
+    with arena_at(rota_database, tmp_path) as arena:
+        yield arena
+
+
+def test_who_waits_leads_within_a_tenth_of_a_second_of_a_resignation_or_a_stop(arena: Arena) -> None:
+    for who in "abcd":
+        arena.start(who)
+    arena.wait_for_leader()
+    arena.wait_for_standbys(3)
+
+    resigned, stopped = [], []
+    for _ in range(7):
+        leader = arena.leader()
+        at = arena.contenders[of(leader)].resign()
+        resigned.append(arena.wait_for_leader(at, leader["epoch"])["after"] - at)
+        arena.wait_for_standbys(3)
+    for left in (2, 1, 0):
+        leader = arena.leader()
+        at = arena.contenders[of(leader)].terminate()
+        stopped.append(arena.wait_for_leader(at, leader["epoch"])["after"] - at)
+        arena.wait_for_standbys(left)
+
+    print(f"resigned: {figures(resigned)}; stopped: {figures(stopped)}")
+    assert statistics.median(resigned) < 0.1
+    assert statistics.median(stopped) < 0.1
+    assert arena.violations() == []
+
+
+def test_a_killed_leader_is_followed_within_two_seconds(arena: Arena) -> None:
+    for who in "abcdef":
+        arena.start(who)
+    arena.wait_for_leader()
+    arena.wait_for_standbys(5)
+
+    took = []
+    for left in (4, 3, 2, 1, 0):
+        leader = arena.leader()
+        at = arena.contenders[of(leader)].kill()
+        took.append(arena.wait_for_leader(at, leader["epoch"])["after"] - at)
+        arena.wait_for_standbys(left)
+
+    print(f"killed: {figures(took)}")
+    assert max(took) < 2
+    assert statistics.median(took) < 1.5
+    assert arena.violations() == []
+
+
+def figures(seconds: list[float]) -> str:
+    return f"median {statistics.median(seconds) * 1000:.0f} ms, longest {max(seconds) * 1000:.0f} ms of {len(seconds)}"
+
+
+SINGLETON = """
+import asyncio, os
+from rota import Rota
+from rota.clock import boottime
+
+app = Rota()
+
+@app.singleton("indexer")
+async def indexer(term):
+    with open(os.environ["DIARY"], "a") as diary:
+        diary.write(f"{os.getpid()} {boottime()}\\n")
+    await asyncio.sleep(3600)
+"""
+
+
+async def test_a_worker_that_stops_and_one_whose_supervisor_saw_it_die_are_followed_at_once(
+    rota_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app.py").write_text(SINGLETON)
+    (diary := tmp_path / "diary").touch()
+    monkeypatch.setenv("DIARY", str(diary))
+
+    def begun(times: int) -> tuple[int, float] | None:
+        lines = [line.split() for line in diary.read_text().splitlines()]
+        return (int(lines[-1][0]), float(lines[-1][1])) if len(lines) == times else None
+
+    async with Rota(rota_database) as app:
+        workers = {
+            worker.pid: worker
+            for worker in [await SupervisedWorker.start(str(tmp_path / "app.py"), dsn=rota_database) for _ in range(3)]
+        }
+        try:
+            first, _ = await until(lambda: begun(1), 20, "one leads")
+            await until(lambda: len(app.leaders.list_sync()[0].standbys) == 2, 20, "the others wait")
+            at = boottime()
+            workers[first].terminate()
+            second, began = await until(lambda: begun(2), what="another leads")
+            stopped = began - at
+            await until(lambda: len(app.leaders.list_sync()[0].standbys) == 1, 20, "the last one waits")
+            workers[second].kill()
+            await workers[second].wait()
+            at = boottime()
+            await workers[second].end_membership(app.database)
+            _, began = await until(lambda: begun(3), what="the last one leads")
+        finally:
+            for worker in workers.values():
+                worker.kill()
+                await worker.wait()
+
+        ended = await app.members(ended=True)
+
+    print(f"drained: {stopped * 1000:.0f} ms; seen to die: {(began - at) * 1000:.0f} ms")
+    assert stopped < 0.5
+    assert began - at < 0.5
+    assert sorted(str(member.end_reason) for member in ended if member.end_reason) == ["left", "suspected"]

@@ -1,0 +1,217 @@
+"""`rota leaders`: who leads what, as tables and as JSON; having a leader step down; and any program under a term."""
+
+# ruff: noqa: PT012 - what is raised at the end of a block is raised after its statements
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from tests.commands import Command, is_running
+
+from rota import LeadershipLost, Rota
+from rota.testing import until_sync
+
+pytestmark = pytest.mark.one_server
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def app(rota_database: str) -> Iterator[Rota]:
+    with Rota(rota_database) as app:
+        yield app
+
+
+def test_who_leads_and_who_led_is_listed_as_tables_and_as_json(rota: Run, app: Rota) -> None:
+    dsn = app.database.dsn.conninfo
+    assert "nothing was ever led" in rota("leaders", "list", "--dsn", dsn).err
+    with app.leadership("nightly") as first:
+        pass
+    with app.leadership("nightly") as term:
+        listed = rota("leaders", "list", "--dsn", dsn)
+        (view,) = json.loads(rota("leaders", "list", "--json", "--dsn", dsn).out)
+        terms = rota("leaders", "terms", "nightly", "--dsn", dsn)
+        as_json = json.loads(rota("leaders", "terms", "nightly", "--json", "--limit", "1", "--dsn", dsn).out)
+
+    assert str(term.epoch) in listed.out
+    assert (view["name"], view["epoch"], view["member"]) == ("nightly", term.epoch, str(term.member))
+    assert (view["pid"], view["standbys"]) == (os.getpid(), [])
+    assert [line.split()[0] for line in terms.out.splitlines()[1:]] == [str(term.epoch), str(first.epoch)]
+    assert ["leads" in line for line in terms.out.splitlines()[1:]] == [True, False]
+    assert [(each["epoch"], each["ended_at"]) for each in as_json] == [(term.epoch, None)]
+    assert "nobody" in rota("leaders", "list", "--dsn", dsn).out
+    assert "never led" in rota("leaders", "terms", "daily", "--dsn", dsn).err
+
+
+def test_changes_are_shown_while_one_watches(app: Rota, tmp_path: Path) -> None:
+    with app.leadership("unwatched"), app.leadership("nightly") as first:
+        options = ("--json", "--every", "20ms", "--dsn", app.database.dsn.conninfo)
+        with Command("leaders", "watch", "nightly", *options, folder=tmp_path) as watching:
+
+            def shown() -> list[tuple[str, int, bool]]:
+                views = [json.loads(line) for line in watching.out.splitlines()]
+                return [(view["name"], view["epoch"], view["holder"] is not None) for view in views]
+
+            until_sync(lambda: shown() == [("nightly", first.epoch, True)], what="the leader is shown")
+            first.resign_sync()
+            until_sync(lambda: shown()[1:] == [("nightly", first.epoch, False)], what="that nobody leads is shown")
+            watching.interrupt()
+            assert watching.wait() == 0
+
+
+def test_a_leader_is_asked_to_step_down_or_loses_its_term(rota: Run, app: Rota) -> None:
+    dsn = app.database.dsn.conninfo
+    assert rota("leaders", "resign", "nightly", "--dsn", dsn).code == 1
+    with contextlib.suppress(LeadershipLost), app.leadership("nightly") as term:
+        tried = rota("leaders", "resign", "nightly", "--dry-run", "--dsn", dsn)
+        assert (tried.code, "would be asked" in tried.err, term.valid) == (0, True, True)
+        asked = rota("leaders", "resign", "nightly", "--dsn", dsn)
+        assert (asked.code, str(term.epoch) in asked.err) == (0, True)
+        until_sync(lambda: not term.valid, what="it was told")
+        assert "asked to step down" in rota("leaders", "list", "--dsn", dsn).out
+    with contextlib.suppress(LeadershipLost), app.leadership("nightly") as term:
+        tried = rota("leaders", "resign", "nightly", "--force", "--dry-run", "--dsn", dsn)
+        assert (tried.code, "would lose" in tried.err) == (0, True)
+        term.confirm_sync()
+        assert rota("leaders", "resign", "nightly", "--force", "--dsn", dsn).code == 0
+        assert "nobody" in rota("leaders", "list", "--dsn", dsn).out
+
+
+def test_a_term_is_taken_away_from_a_leader_who_hangs_inside_its_transaction(rota: Run, app: Rota) -> None:
+    dsn = app.database.dsn.conninfo
+    with app.leadership("nightly") as term, term.transaction():
+        assert rota("leaders", "resign", "nightly", "--force", "--dry-run", "--dsn", dsn).code == 0
+    with pytest.raises((LeadershipLost, psycopg.Error)), app.leadership("nightly") as term, term.transaction():
+        assert rota("leaders", "resign", "nightly", "--force", "--dsn", dsn).code == 0
+        assert "nobody" in rota("leaders", "list", "--dsn", dsn).out
+
+
+@contextlib.contextmanager
+def led(app: Rota, folder: Path, *command: str, wait: str | None = None) -> Iterator[Command]:
+    """`rota leaders exec nightly`, in a process of its own."""
+    options = ["--dsn", app.database.dsn.conninfo, *(["--wait", wait] if wait else [])]
+    with Command("leaders", "exec", *options, "nightly", "--", *command, folder=folder) as process:
+        yield process
+
+
+# says what it was told, starts something else that heeds no SIGTERM, and tells both pids
+PROGRAM = """
+echo "$ROTA_LEADERSHIP $ROTA_EPOCH"
+(trap '' TERM; exec sleep 600) &
+echo "$$ $!" > pids
+{then}
+wait
+"""
+
+
+def pids(folder: Path) -> list[int]:
+    file = folder / "pids"
+    until_sync(lambda: file.exists() and len(file.read_text().split()) == 2, 20, what="the program runs")
+    return [int(pid) for pid in file.read_text().split()]
+
+
+def test_a_program_runs_under_a_term_and_its_exit_code_is_that_of_the_command(
+    rota: Run, app: Rota, tmp_path: Path
+) -> None:
+    said, dsn = tmp_path / "said", app.database.dsn.conninfo
+    program = f'echo "$ROTA_LEADERSHIP $ROTA_EPOCH $*" > {said}; exit 7'
+    # options of ours may follow the name; those of the program are its own
+    ended = rota("leaders", "exec", "nightly", "--dsn", dsn, "--", "sh", "-c", program, "sh", "--dsn", "--")
+    (term,) = app.leaders.terms_sync("nightly")
+    assert (ended.code, said.read_text()) == (7, f"nightly {term.epoch} --dsn --\n")
+    assert term.end_reason == "resigned"
+    assert rota("leaders", "exec", "nightly", "--dsn", dsn).code == 2
+
+
+def test_what_cannot_be_started_is_told(rota: Run, app: Rota) -> None:
+    ended = rota("leaders", "exec", "nightly", "--dsn", app.database.dsn.conninfo, "--", "./nothing-here")
+    assert (ended.code, "'./nothing-here' cannot be started" in ended.err) == (2, True)
+
+
+def test_a_program_is_not_started_while_another_leads(rota: Run, app: Rota, tmp_path: Path) -> None:
+    with app.leadership("nightly") as term:
+        for wait in ((), ("--wait", "10ms")):
+            options = (*wait, "--dsn", app.database.dsn.conninfo)
+            ended = rota("leaders", "exec", "nightly", *options, "--", "touch", str(tmp_path / "ran"))
+            assert (ended.code, f"epoch {term.epoch}" in ended.err) == (3, True)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_program_is_started_when_its_turn_comes_and_not_after_a_signal(app: Rota, tmp_path: Path) -> None:
+    with app.leadership("nightly") as term:
+        with led(app, tmp_path, "touch", "early", wait="forever") as process:
+            process.wait_for("standing by for nightly")
+            process.interrupt()
+            assert process.wait() == 128 + signal.SIGINT
+        with led(app, tmp_path, "touch", "ran", wait="forever") as process:
+            process.wait_for("standing by for nightly")
+            term.resign_sync()
+            assert process.wait() == 0
+    assert f"leading nightly (epoch {app.leaders.terms_sync('nightly')[0].epoch})" in process.err
+    assert [(tmp_path / name).exists() for name in ("early", "ran")] == [False, True]
+
+
+def test_a_signal_is_passed_on_and_the_program_ends_in_its_own_way(app: Rota, tmp_path: Path) -> None:
+    program = PROGRAM.format(then="trap 'echo tidied; exit 5' TERM")
+    with led(app, tmp_path, "sh", "-c", program) as process:
+        running = pids(tmp_path)
+        until_sync(lambda: process.out.startswith("nightly"), what="it has told its epoch")
+        process.process.send_signal(signal.SIGTERM)
+        assert process.wait() == 5
+        assert [is_running(pid) for pid in running] == [False, False]
+    assert "tidied" in process.out
+    assert app.leaders.terms_sync("nightly")[0].end_reason == "resigned"
+
+
+def test_a_program_that_does_not_heed_the_signal_is_killed_after_its_grace(app: Rota, tmp_path: Path) -> None:
+    program = PROGRAM.format(then="trap '' TERM; while :; do sleep 0.1; done")
+    options = ("--grace", "100ms", "--dsn", app.database.dsn.conninfo)
+    with Command("leaders", "exec", *options, "nightly", "--", "sh", "-c", program, folder=tmp_path) as process:
+        running = pids(tmp_path)
+        process.process.send_signal(signal.SIGTERM)
+        assert process.wait() == 128 + signal.SIGKILL
+        assert [is_running(pid) for pid in running] == [False, False]
+
+
+def test_a_program_and_what_it_has_started_end_when_the_term_is_lost(app: Rota, tmp_path: Path) -> None:
+    with led(app, tmp_path, "sh", "-c", PROGRAM.format(then="trap '' TERM")) as process:
+        running = pids(tmp_path)
+        app.leaders.resign_sync("nightly", force=True)
+        assert process.wait() == 3
+        assert [is_running(pid) for pid in running] == [False, False]
+    assert "is over" in process.err
+    assert "Traceback" not in process.err
+
+
+def test_a_program_and_what_it_has_started_die_with_the_process_that_leads(app: Rota, tmp_path: Path) -> None:
+    """Also one that is being stopped, and a program that takes its time."""
+    program = PROGRAM.format(then="trap 'touch told' TERM; while :; do sleep 0.1; done")
+    with led(app, tmp_path, "sh", "-c", program) as process:
+        running = pids(tmp_path)
+        process.process.send_signal(signal.SIGTERM)
+        until_sync((tmp_path / "told").exists, what="the program was told")
+        process.process.kill()
+        until_sync(lambda: not any(is_running(pid) for pid in running), what="they are gone")
+
+
+def test_a_program_ends_in_time_when_the_process_that_leads_is_frozen(rota_database: str, tmp_path: Path) -> None:
+    """Its keeper knows until when it may run, and nobody else leads before that."""
+    command = ("leaders", "exec", "--dsn", rota_database, "nightly", "--", "sh", "-c", PROGRAM.format(then=""))
+    with (
+        Rota(rota_database, lease="1.5s") as app,
+        Command(*command, folder=tmp_path, env={"ROTA_LEASE": "1.5s"}) as process,
+    ):
+        running = pids(tmp_path)
+        process.process.send_signal(signal.SIGSTOP)
+        with app.leadership("nightly").wait("30s"):
+            assert [is_running(pid) for pid in running] == [False, False]
+            process.process.send_signal(signal.SIGCONT)
+            assert process.wait() == 3

@@ -1,0 +1,92 @@
+"""Forgetting those who are gone, and never what something still depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from rota.jobs.rescue import prune_members
+from rota.leases.terms import prune_terms
+from rota.testing import TestRota
+
+Db = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def db(rota_database: str) -> Iterator[Db]:
+    with psycopg.connect(rota_database, autocommit=True) as connection:
+        yield connection
+
+
+def member(db: Db, *, ended: str | None = None, reason: str | None = None) -> UUID:
+    """One that ended so long ago, or lives."""
+    id = uuid4()
+    db.execute(
+        """
+        insert into rota.members (id, name, host, pid, release, expires_at, ended_at, end_reason)
+        values (%s, 'm', 'h', 1, '0', now(), now() - %s::interval, %s)
+        """,
+        [id, ended, reason],
+    )
+    return id
+
+
+def kept(db: Db) -> set[UUID]:
+    return {id for (id,) in db.execute("select id from rota.members").fetchall()}
+
+
+async def test_members_are_forgotten_a_day_after_they_left_and_a_week_after_they_were_ended(
+    rota_app: TestRota, db: Db
+) -> None:
+    wanted = {member(db), member(db, ended="23h", reason="left"), member(db, ended="6 days", reason="expired")}
+    for ended, reason in (("25h", "left"), ("8 days", "expired"), ("8 days", "suspected")):
+        member(db, ended=ended, reason=reason)
+
+    await rota_app.database.run(prune_members())
+
+    assert kept(db) == wanted
+
+
+async def test_a_member_that_a_lease_or_a_job_names_is_not_forgotten(rota_app: TestRota, db: Db) -> None:
+    leading, resigned = (member(db, ended="30 days", reason="left") for _ in range(2))
+    running = member(db, ended="30 days", reason="expired")
+    db.execute(
+        "insert into rota.leases (name, epoch, member, acquired_at) values ('led', 1, %s, now()), ('free', 1, null, now())",
+        [leading],
+    )
+    rota_app.task(name="hold")(lambda: None)
+    job = await rota_app.tasks["hold"].enqueue()
+    db.execute(
+        "update rota.jobs set state = 'running', member = %s, token = 1, claimed_at = now() where id = %s",
+        [running, job.id],
+    )
+
+    await rota_app.database.run(prune_members())
+
+    assert kept(db) == {leading, running}
+    assert resigned not in kept(db)
+    async with rota_app.leadership("led"):  # which could not be told free if nobody knew that its member has ended
+        pass
+
+
+async def test_old_terms_and_standbys_of_the_gone_are_forgotten(rota_app: TestRota, db: Db) -> None:
+    live, ended = member(db), member(db, ended="1 minute", reason="expired")
+    for epoch, ago in ((1, "31 days"), (2, "29 days"), (3, None)):
+        db.execute(
+            """
+            insert into rota.terms (name, epoch, member, holder, host, pid, acquired_at, ended_at, end_reason)
+            values ('led', %s, %s, 'm', 'h', 1, now() - interval '40 days', now() - %s::interval, %s)
+            """,
+            [epoch, live, ago, None if ago is None else "resigned"],
+        )
+    for waiting in (live, ended, uuid4()):
+        db.execute("insert into rota.standbys (name, member) values ('led', %s)", [waiting])
+
+    await rota_app.database.run(prune_terms())
+
+    assert db.execute("select epoch from rota.terms order by epoch").fetchall() == [(2,), (3,)]
+    assert db.execute("select member from rota.standbys").fetchall() == [(live,)]

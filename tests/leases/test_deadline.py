@@ -1,0 +1,77 @@
+"""How long a process that lost its session trusts what it holds, by what the server answers to its tries to come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from rota import Rota
+from rota.clock import boottime
+from rota.errors import DatabaseUnavailable
+from rota.facts import Facts
+from rota.leases.control import Control, LeaseSettings
+from rota.postgres.connection import Connector
+from rota.postgres.dsn import Dsn
+from rota.testing import until
+
+SETTINGS = LeaseSettings()
+
+
+@pytest.fixture
+def cut_off() -> Iterator[Control]:
+    """One whose lease was prolonged just now, and whose session was ended half a second ago."""
+    connector = Connector(Dsn("host=127.0.0.1 port=1"), "control")
+    control = Control(connector, "rota", release="0", facts=Facts(), work={}, settings=SETTINGS)
+    control._trust_until(boottime())
+    control._deadline = boottime() + 0.25
+    control._asked_at = boottime()
+    yield control
+    control._close_bell()
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [
+        ("Connection refused", 0.25),
+        ("FATAL:  the database system is shutting down", 12),
+        ("FATAL:  the database system is starting up", 12),
+        ("FATAL:  the database system is in recovery mode", 0.75),
+    ],
+)
+def test_what_the_server_says_decides_for_how_long_a_lost_session_is_waited_for(
+    cut_off: Control, answer: str, seconds: float
+) -> None:
+    cut_off._detached(DatabaseUnavailable(answer))
+
+    assert cut_off.trusted_for(cut_off.member) == pytest.approx(seconds, abs=0.1)
+
+
+def test_nothing_that_is_said_after_the_deadline_brings_it_back(cut_off: Control) -> None:
+    cut_off._deadline = boottime() - 0.01
+    for answer in ("the database system is shutting down", "the database system is in recovery mode"):
+        cut_off._detached(DatabaseUnavailable(answer))
+
+        assert cut_off.trusted_for(cut_off.member) <= 0
+
+
+async def test_who_has_just_joined_believes_no_suspicion_from_before(rota_database: str) -> None:
+    """It may be from before a crash that ended every session, after which the member has not had its time to come back."""
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        db.execute(
+            "insert into rota.members (id, name, host, pid, release, expires_at, lock_key, suspected_at) values "
+            "(gen_random_uuid(), 'm', 'h', 1, '0', now() + interval '1 hour', 42, now() - interval '1 hour')"
+        )
+
+        def ended() -> Any:
+            after = "select m.ended_at - w.started_at from rota.members m, rota.members w where m.host = 'h' and w.host <> 'h'"
+            row = db.execute(after).fetchone()
+            return row and row[0]
+
+        async with Rota(rota_database) as app, app.leadership("indexer"):
+            await until(ended, what="the other is ended")
+
+        assert ended() >= timedelta(seconds=0.7)
