@@ -15,9 +15,10 @@ demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 test: $(VENV)/.dev  ## the whole default suite, on its own PostgreSQL
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal
 
-# all that is about jobs; servers and migrations as such meet no pooler
+# all that is about jobs; servers, migrations and leadership have tests of their own behind a pooler, or none
 QUEUE := tests/jobs tests/flows $(wildcard tests/cli/test_*commands.py) \
-	$(filter-out %/test_migrate_under_load.py %/test_restarted_server.py, $(wildcard tests/chaos/test_*.py))
+	$(filter-out %/test_migrate_under_load.py %/test_restarted_server.py $(wildcard tests/chaos/test_leadership_*.py), \
+	$(wildcard tests/chaos/test_*.py))
 
 pooled: $(VENV)/.dev  ## the job queue's tests once more, behind PgBouncer in transaction mode
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --pooled --postgres 18 $(QUEUE)

@@ -72,7 +72,10 @@ def test_a_frozen_leader_is_followed_and_what_it_writes_late_is_refused(arena: A
 
 def sessions_inside_a_term(arena: Arena) -> int:
     with psycopg.connect(arena.dsn, autocommit=True) as admin:
-        marked = "select distinct pid from pg_locks where locktype = 'advisory' and mode = 'ShareLock'"
+        marked = (
+            "select distinct pid from pg_locks where locktype = 'advisory' and mode = 'ShareLock' "
+            "and database = (select oid from pg_database where datname = current_database())"
+        )
         return admin.execute(marked).rowcount
 
 
