@@ -54,8 +54,10 @@ teeth: $(VENV)/.dev  ## remove each guard in turn: a test must fail
 docs: $(VENV)/.dev  ## write docs/reference anew from the code
 	$(BIN)/python docs/make_reference.py
 
-bench: install  ## Rota beside the plain psycopg loop
+bench: install  ## Rota beside the plain psycopg loop; on time; beside a transaction that stays open
 	$(BIN)/python bench/compare.py
+	$(BIN)/python bench/punctual.py
+	$(BIN)/python bench/pinned.py
 
 clean:
 	rm -rf $(VENV)
