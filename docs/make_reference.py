@@ -29,12 +29,12 @@ from rota.jobs.dead import Dead
 from rota.jobs.definition import BoundTask
 from rota.jobs.queue import Jobs
 from rota.jobs.worker import WorkerSettings
-from rota.leases.control import LeaseSettings
+from rota.leases.inspect import LeaderView, TermView
 from rota.leases.leaders import Leaders
 from rota.leases.leadership import Leadership
 from rota.leases.lock import Lock
 from rota.leases.members import MemberView
-from rota.leases.terms import LeaderView, TermView
+from rota.leases.trust import LeaseSettings
 from rota.testing import plugin
 
 FOLDER = Path(__file__).parent / "reference"

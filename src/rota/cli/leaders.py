@@ -17,7 +17,7 @@ from rota.cli.target import database_options, open_app
 from rota.clock import seconds
 from rota.errors import DatabaseUnavailable
 from rota.integrations.logging import log_facts, set_up_logging
-from rota.leases.terms import LeaderView
+from rota.leases.inspect import LeaderView
 from rota.runtime.led import run_led
 
 __all__ = ["leaders"]

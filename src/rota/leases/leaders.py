@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Page
 
 from rota.errors import NotPossible
-from rota.leases.terms import (
-    LeaderView,
-    TermView,
-    evict,
-    list_leaders,
-    list_terms,
-    request_resignation,
-    take_lease_away,
-)
+from rota.leases.inspect import LeaderView, TermView, list_leaders, list_terms
+from rota.leases.terms import evict, request_resignation, take_lease_away
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps
 
