@@ -14,6 +14,7 @@ class Bell:
 
     def __init__(self) -> None:
         self._rope, self._ear = socket.socketpair()
+        self._rope.setblocking(False)
 
     def ring(self) -> None:
         """End the rest that is on, or the next one."""
