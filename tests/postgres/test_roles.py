@@ -12,8 +12,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from rota import LeadershipHeld, Rota, RotaError, Unique
-from rota.jobs.rescue import prune_members
-from rota.leases.terms import find_burden, leave_standbys, prune_terms
+from rota.leases.prune import prune_leases
+from rota.leases.terms import find_burden, leave_standbys
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ async def test_who_works_may_lead_and_who_looks_sees_it(roles: Roles) -> None:
             await term.resign()
         async with next_in_line.leadership("indexer").wait("5s"), back.lock("refill"):
             pass
-        for query in (prune_terms(), prune_members(), find_burden(term.member), leave_standbys(["x"], term.member)):
+        for query in (prune_leases(), find_burden(term.member), leave_standbys(["x"], term.member)):
             await back.database.run(query)
         assert len(await office.leaders.terms("indexer")) == 2
     async with app_of(roles, "enqueue") as front, front.lock("refill"):

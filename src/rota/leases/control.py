@@ -51,6 +51,7 @@ from rota.leases.members import (
     leave_member,
     watch_members,
 )
+from rota.leases.prune import prune_leases
 from rota.leases.questions import Questions
 from rota.leases.session import ControlSession
 from rota.leases.trust import LeaseSettings, Trust
@@ -68,6 +69,9 @@ _UNSTEADY_SECONDS = 5.0
 # Those who see that a peer has had its time do not all ask at once whether it could have come back.
 _RIPE_SECONDS = (0.005, 0.05)
 _LOOK_SECONDS = 0.25
+# In how many of its beats a process forgets who is gone: every ten minutes or so. By chance, so that they do not all do it at
+# once, and that also those do who are here for a moment only: they may be all there are.
+_PRUNE_SHARE = 0.001
 # A stop has its own deadline, and the server may be what is wrong.
 _LEAVE_SECONDS = 2.0
 
@@ -258,6 +262,8 @@ class Control:
             self._reactions.on_ended(watched.ended)
         if not self._session.pooled and (probe := self._hearing.due()):
             self._session.ask(probe)
+        if random.random() < _PRUNE_SHARE:
+            self.ask(prune_leases())  # whether it was done concerns nobody: others do it too
         interval = self.settings.interval.total_seconds()
         if watched.ripens_in == 0 and steady:
             self._door.knock()  # and if it opens, the next beat comes at once

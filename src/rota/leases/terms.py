@@ -27,7 +27,6 @@ __all__ = [
     "fence",
     "find_burden",
     "leave_standbys",
-    "prune_terms",
     "request_resignation",
     "resign_lease",
     "stand_by",
@@ -306,21 +305,3 @@ BURDEN = statement(
 def find_burden(member: UUID) -> Query[list[str]]:
     """What this member leads, and another waits for that leads at least two fewer."""
     return BURDEN.query({"member": member}, read=lambda rows: [name for (name,) in rows])
-
-
-PRUNE = statement(
-    "prune_terms",
-    """
-    with old as (
-        delete from {schema}.terms as term
-        where term.ended_at < statement_timestamp() - interval '30 days'
-    )
-    delete from {schema}.standbys as standby
-    where not exists (select from {schema}.members as member where member.id = standby.member and member.ended_at is null)
-    """,
-)
-
-
-def prune_terms() -> Query[None]:
-    """Forget terms that ended a month ago, and who waited and is gone."""
-    return PRUNE.query(read=nothing)
