@@ -15,7 +15,6 @@ from rota.errors import ConfigurationError
 from rota.facts import Facts
 from rota.jobs.codec import Codec, check_codec
 from rota.jobs.dead import Dead
-from rota.jobs.enqueue import check_name
 from rota.jobs.inline import run_inline, run_inline_sync
 from rota.jobs.intake import Intake, check_new
 from rota.jobs.job import Job, NewJob
@@ -35,6 +34,7 @@ from rota.leases.term import Term
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
 from rota.postgres.identity import adopt, check_identity, compare_identity
+from rota.postgres.names import check_name
 from rota.postgres.pool import Database, UserPool
 from rota.postgres.roles import grant_roles
 from rota.postgres.schema import Migration, applied_migrations, check_schema, migrate, migration_files
