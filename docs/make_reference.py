@@ -87,6 +87,7 @@ SAMPLES: dict[str, Any] = {
     "ids": (7, 8),
     "job": 42,
     "jobs": 12,
+    "roles": ("shop_jobs",),
     "statements": 9,
     "member": UUID("6ba7b810-9dad-41d1-80b4-00c04fd430c8"),
     "name": "web-1:4711",
@@ -402,7 +403,13 @@ def sample(cls: Any) -> facts.Fact:
         values["error"] = "its worker 6ba7b810-9dad-41d1-80b4-00c04fd430c8 was lost"
     if cls is facts.JobCancelled:
         values["reason"] = "the user is gone"
-    if cls in (facts.LeadershipGained, facts.LeadershipEnded, facts.StandingBy, facts.SingletonFailed):
+    if cls in (
+        facts.LeadershipGained,
+        facts.LeadershipEnded,
+        facts.StandingBy,
+        facts.SingletonFailed,
+        facts.TakeoverHindered,
+    ):
         values["name"] = "indexer"
     if cls is facts.LeadershipEnded:
         values["reason"] = "it was resigned"

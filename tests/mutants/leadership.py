@@ -58,8 +58,8 @@ MUTANTS = [
     Mutant(
         "stale sessions left inside",
         "leases/terms.py",
-        "count(pg_terminate_backend(lock.pid))",
-        "count(lock.pid)",
+        "pg_terminate_backend(inside.pid)",
+        "inside.pid",
         CUT_OFF,
     ),
     Mutant(

@@ -172,7 +172,9 @@ class Leadership:
                 # our own membership is just being replaced, or someone was faster by a moment
                 yield "pause", 0.05
             elif found.stale:
-                yield evict_stale(self.name, found.epoch, self.leads.database.schema)
+                roles: list[str] = yield evict_stale(self.name, found.epoch, self.leads.database.schema)
+                if roles:
+                    raise self.leads.hindered(self.name, found.epoch, roles)
                 yield "pause", 0.02
             else:
                 raise LeadershipHeld(self.name, found.holder, found.host, found.since, found.epoch)

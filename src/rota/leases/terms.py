@@ -167,38 +167,54 @@ def _mark(name: str, epoch: int, schema: str) -> int:
 EVICT = statement(
     "evict_stale",
     """
-    select count(pg_terminate_backend(lock.pid))
-    from pg_locks as lock
-    where lock.locktype = 'advisory'
-      and lock.objsubid = 1
-      and lock.granted
-      and lock.database = (select oid from pg_database where datname = current_database())
-      and ((lock.classid::bigint << 32) | lock.objid::bigint) = %(mark)s
-      and (
-          %(forced)s
-          or exists (
-              select
-              from {schema}.leases as lease
-              join {schema}.members as member on member.id = lease.member
-              where lease.name = %(name)s
-                and lease.epoch = %(epoch)s
-                and member.ended_at is not null
+    with inside as materialized (
+        select
+            lock.pid, its.rolname as role,
+            -- PostgreSQL's own rule, asked first: being refused for one session would leave the others
+            (pg_has_role(its.oid, 'usage') or pg_has_role('pg_signal_backend', 'usage'))
+                and (not its.rolsuper or mine.rolsuper) as may_end
+        from pg_locks as lock
+        join pg_stat_activity as session on session.pid = lock.pid
+        join pg_roles as its on its.oid = session.usesysid
+        join pg_roles as mine on mine.rolname = current_user
+        where lock.locktype = 'advisory'
+          and lock.objsubid = 1
+          and lock.granted
+          and lock.database = (select oid from pg_database where datname = current_database())
+          and ((lock.classid::bigint << 32) | lock.objid::bigint) = %(mark)s
+          and (
+              %(forced)s
+              or exists (
+                  select
+                  from {schema}.leases as lease
+                  join {schema}.members as member on member.id = lease.member
+                  where lease.name = %(name)s
+                    and lease.epoch = %(epoch)s
+                    and member.ended_at is not null
+              )
           )
-      )
+    )
+    select
+        count(case when inside.may_end then pg_terminate_backend(inside.pid) end),
+        coalesce(array_agg(distinct inside.role::text order by inside.role::text) filter (where not inside.may_end), '{}')
+    from inside
     """,
 )
 
 
-def evict_stale(name: str, epoch: int, schema: str) -> Query[int]:
-    """End the sessions that are still inside this term although its member has ended: they keep the next one from beginning."""
+def evict_stale(name: str, epoch: int, schema: str) -> Query[list[str]]:
+    """End the sessions that are still inside this term although its member has ended: they keep the next one from beginning.
+
+    Returns the roles of those that we have no right to end. They are waited for.
+    """
     params = {"name": name, "epoch": epoch, "mark": _mark(name, epoch, schema), "forced": False}
-    return EVICT.query(params, read=scalar)
+    return EVICT.query(params, read=lambda rows: list(rows[0][1]))
 
 
-def evict(name: str, epoch: int, schema: str) -> Query[int]:
-    """End the sessions that are inside this term, whatever they do there: they keep it from being taken away."""
+def evict(name: str, epoch: int, schema: str) -> Query[list[str]]:
+    """End the sessions that are inside this term, whatever they do there: they keep it from being taken away. Returns the same."""
     params = {"name": name, "epoch": epoch, "mark": _mark(name, epoch, schema), "forced": True}
-    return EVICT.query(params, read=scalar)
+    return EVICT.query(params, read=lambda rows: list(rows[0][1]))
 
 
 RESIGN = statement(
