@@ -56,7 +56,9 @@ VARIABLES = {
 }
 
 MADE_BY_US = {"rota.Task", "rota.RunningJob", "rota.Transaction", "rota.Term"}  # nobody else calls their constructors
-OUR_CALLS = {"Term": {"end", "look", "loss"}}  # methods that only the library itself calls
+OUR_CALLS = {
+    "Term": {"end", "give_up", "give_up_sync", "look", "loss", "patience"}
+}  # methods that only the library itself calls
 
 OBJECTS: dict[str, tuple[str, Any]] = {
     "jobs": ("`app.jobs`: find jobs, wait for them, end them, and ask why they do not run", Jobs),

@@ -100,7 +100,7 @@ class Leadership:
         interrupted = self._interrupt.close(error)
         loss = self._term.loss()
         try:
-            await asyncio.shield(self._term.resign())
+            await asyncio.shield(self._term.give_up(self._term.patience))
         finally:
             await self._place.leave()
         if interrupted:
@@ -128,7 +128,7 @@ class Leadership:
         resigned = self._term.resigned
         lost, loss = not self._term.valid and not resigned, self._term.loss()
         try:
-            self._term.resign_sync()
+            self._term.give_up_sync(self._term.patience)
         finally:
             self._place.leave_sync()
         if lost and error is None:

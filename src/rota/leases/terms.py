@@ -221,6 +221,50 @@ RESIGN = statement(
     "resign_lease",
     """
     with resigned as (
+        update {schema}.leases
+        set member = null
+        where name = any (array(
+            select lease.name
+            from {schema}.leases as lease
+            where lease.name = %(name)s
+              and lease.epoch = %(epoch)s
+              and lease.member = %(member)s
+            -- never wait: fenced work of ours may be open, and the beat is behind us
+            for update skip locked
+        ))
+        returning name, epoch
+    ), closed as (
+        update {schema}.terms as term
+        set ended_at = statement_timestamp(),
+            end_reason = 'resigned'
+        from resigned
+        where term.name = resigned.name
+          and term.epoch = resigned.epoch
+    ), told as materialized (
+        select count({schema}.announce(resigned.name)) from resigned
+    )
+    select
+        (select count(*) from resigned, told) > 0
+        or not exists (
+            select
+            from {schema}.leases as lease
+            where lease.name = %(name)s
+              and lease.epoch = %(epoch)s
+              and lease.member = %(member)s
+        )
+    """,
+)
+
+
+def resign_lease(name: str, epoch: int, member: UUID) -> Query[bool]:
+    """End our own term; whoever waits hears of it. False when fenced work of it is open: nothing is done then, ask again later."""
+    return RESIGN.query({"name": name, "epoch": epoch, "member": member}, read=scalar)
+
+
+TAKE = statement(
+    "take_lease_away",
+    """
+    with taken as (
         update {schema}.leases as lease
         set member = null
         where lease.name = %(name)s
@@ -230,28 +274,21 @@ RESIGN = statement(
     ), closed as (
         update {schema}.terms as term
         set ended_at = statement_timestamp(),
-            end_reason = %(reason)s
-        from resigned
-        where term.name = resigned.name
-          and term.epoch = resigned.epoch
+            end_reason = 'taken'
+        from taken
+        where term.name = taken.name
+          and term.epoch = taken.epoch
     ), told as materialized (
-        select count({schema}.announce(resigned.name)) from resigned
+        select count({schema}.announce(taken.name)) from taken
     )
-    select resigned.name from resigned, told
+    select taken.name from taken, told
     """,
 )
 
 
-def resign_lease(name: str, epoch: int, member: UUID) -> Query[bool]:
-    """End our own term; whoever waits hears of it. False when it was over already."""
-    params = {"name": name, "epoch": epoch, "member": member, "reason": "resigned"}
-    return RESIGN.query(params, read=lambda rows: bool(rows))
-
-
-def take_lease_away(name: str, epoch: int, member: UUID) -> Query[bool]:
+def take_lease_away(name: str, epoch: int, member: UUID) -> Query[None]:
     """End someone's term without their consent. Its fenced work is refused from here on; what else it does is not."""
-    params = {"name": name, "epoch": epoch, "member": member, "reason": "taken"}
-    return RESIGN.query(params, read=lambda rows: bool(rows))
+    return TAKE.query({"name": name, "epoch": epoch, "member": member}, read=nothing)
 
 
 REQUEST = statement(
