@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
-from uuid import uuid4
 
 from rota.clock import Duration
 from rota.embedded import shared_server
-from rota.errors import ConfigurationError, DatabaseUnavailable
+from rota.errors import ConfigurationError
 from rota.facts import Facts
 from rota.jobs.codec import Codec, check_codec
 from rota.jobs.dead import Dead
-from rota.jobs.enqueue import check_name, enqueue, enqueue_all, fit_together, put_jobs, refuse_twins
 from rota.jobs.inline import run_inline, run_inline_sync
+from rota.jobs.intake import Intake, check_new
 from rota.jobs.job import Job, NewJob
 from rota.jobs.package import Package
 from rota.jobs.queue import Jobs
@@ -35,9 +33,8 @@ from rota.leases.singletons import OnHeld, Singleton, Singletons
 from rota.leases.term import Term
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
-from rota.postgres.foreign import foreign
 from rota.postgres.identity import adopt, check_identity, compare_identity
-from rota.postgres.notify import Throttle
+from rota.postgres.names import check_name
 from rota.postgres.pool import Database, UserPool
 from rota.postgres.roles import grant_roles
 from rota.postgres.schema import Migration, applied_migrations, check_schema, migrate, migration_files
@@ -108,7 +105,7 @@ class Rota:
         self.jobs = Jobs(self.database, self.tasks, self.codec)
         self.dead = Dead(self.database, self.tasks, self.codec, self.jobs)
         self.leaders = Leaders(self.database)
-        self._throttle = Throttle()
+        self._intake = Intake(self.database, self.jobs, self.codec)
         self._membership = Membership(self._control)
         # for those who hold one for a while, so that they do not hold up the others
         self._held = self.database.apart("hold", size=settings.pool_size)
@@ -157,65 +154,23 @@ class Rota:
     async def enqueue(self, new: NewJob, *, on: Any = None) -> Job[Any]:
         """Add one job made by `task.bind(...)`. It is there when this returns; with `on`, when that connection's transaction
         commits."""
-        if self._inline:
-            return await run_inline(new, self.tasks)
-        if on is not None or new.unique is not None:
-            return (await self.enqueue_many([new], on=on))[0]
-        wake = new.wake and self._throttle.admits(new.queue)
-        return await self.database.run(enqueue(new, self.settings.schema, self.jobs, wake=wake, codec=self.codec))
+        return await (run_inline(new, self.tasks) if self._inline else self._intake.take(new, on))
 
     def enqueue_sync(self, new: NewJob, *, on: Any = None) -> Job[Any]:
-        if self._inline:
-            return run_inline_sync(new, self.tasks)
-        if on is not None or new.unique is not None:
-            return self.enqueue_many_sync([new], on=on)[0]
-        wake = new.wake and self._throttle.admits(new.queue)
-        return self.database.run_sync(enqueue(new, self.settings.schema, self.jobs, wake=wake, codec=self.codec))
+        return run_inline_sync(new, self.tasks) if self._inline else self._intake.take_sync(new, on)
 
     async def enqueue_many(self, new: Iterable[NewJob], *, on: Any = None) -> list[Job[Any]]:
         """Add jobs made by `task.bind(...)` and return them in the order given: all of them, or after an error none."""
-        jobs = _checked(new)
+        jobs = check_new(new)
         if self._inline:
             return [await run_inline(job, self.tasks) for job in jobs]
-        if not jobs:
-            return []
-        if on is not None and fit_together(jobs):
-            return await foreign(on).run(put_jobs(jobs, self.jobs, codec=self.codec), self.settings.schema)
-        if on is not None:
-            steps = enqueue_all(jobs, self.settings.schema, self.jobs, call=None, codec=self.codec, own=False)
-            return await foreign(on).run_steps(steps, self.settings.schema)
-        call = uuid4()
-        for pause in _pauses(jobs):
-            try:
-                steps = enqueue_all(jobs, self.settings.schema, self.jobs, call=call, codec=self.codec)
-                return await self.database.run_steps(steps)
-            except DatabaseUnavailable:
-                if pause is None:
-                    raise
-            await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        return await self._intake.take_all(jobs, on)
 
     def enqueue_many_sync(self, new: Iterable[NewJob], *, on: Any = None) -> list[Job[Any]]:
-        jobs = _checked(new)
+        jobs = check_new(new)
         if self._inline:
             return [run_inline_sync(job, self.tasks) for job in jobs]
-        if not jobs:
-            return []
-        if on is not None and fit_together(jobs):
-            return foreign(on).run_sync(put_jobs(jobs, self.jobs, codec=self.codec), self.settings.schema)
-        if on is not None:
-            steps = enqueue_all(jobs, self.settings.schema, self.jobs, call=None, codec=self.codec, own=False)
-            return foreign(on).run_steps_sync(steps, self.settings.schema)
-        call = uuid4()
-        for pause in _pauses(jobs):
-            try:
-                steps = enqueue_all(jobs, self.settings.schema, self.jobs, call=call, codec=self.codec)
-                return self.database.run_steps_sync(steps)
-            except DatabaseUnavailable:
-                if pause is None:
-                    raise
-            time.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        return self._intake.take_all_sync(jobs, on)
 
     def leadership(self, name: str) -> Leadership:
         """Lead `name` for the length of a block, if nobody else does: `async with app.leadership("indexer") as term:`.
@@ -405,22 +360,6 @@ class Rota:
                 migrate(Connector(address, "migrate"), self.settings.schema, facts=self.facts)
                 self._embedded = address
             return self._embedded
-
-
-def _checked(new: Iterable[NewJob]) -> list[NewJob]:
-    jobs = list(new)
-    for place, job in enumerate(jobs):
-        if not isinstance(job, NewJob):
-            raise ConfigurationError(
-                f"enqueue_many takes what task.bind(...) returns; item {place} is {job!r}. Write [task.bind(7), task.bind(8)]."
-            )
-    refuse_twins(jobs)
-    return jobs
-
-
-def _pauses(jobs: list[NewJob]) -> Sequence[float | None]:
-    """How often, and after which pauses, to repeat a call whose reply was lost: never, unless that can do no harm."""
-    return (0.05, 0.5, None) if all(job.unique is not None for job in jobs) else (None,)
 
 
 def _worker_settings(queues: Sequence[str] | None, concurrency: int | None) -> WorkerSettings:

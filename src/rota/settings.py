@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from rota.clock import Duration, duration
 from rota.errors import ConfigurationError
-from rota.leases.control import LeaseSettings
+from rota.leases.trust import LeaseSettings
 from rota.postgres.dsn import Dsn, dsn_from_environment
 from rota.postgres.query import identifier
 

@@ -85,6 +85,22 @@ def test_a_leader_is_asked_to_step_down_or_loses_its_term(rota: Run, app: Rota) 
         assert "nobody" in rota("leaders", "list", "--dsn", dsn).out
 
 
+def test_who_had_a_leader_step_down_is_on_record(rota: Run, app: Rota) -> None:
+    dsn = app.database.dsn.conninfo
+    with contextlib.suppress(LeadershipLost), app.leadership("nightly") as term:
+        rota("leaders", "resign", "nightly", "--dry-run", "--dsn", dsn)
+        rota("leaders", "resign", "nightly", "--force", "--dry-run", "--dsn", dsn)
+        rota("leaders", "resign", "nightly", "--by", "ana", "--dsn", dsn)
+        app.leaders.resign_sync("nightly", force=True)
+    rota("leaders", "resign", "nightly", "--by", "bo", "--dsn", dsn)  # whom nobody heard
+
+    with psycopg.connect(dsn) as db:
+        entries = db.execute("select actor, action, details from rota.audit order by id").fetchall()
+    asked = {"name": "nightly", "epoch": term.epoch, "force": False}
+    assert [entry[1:] for entry in entries] == [("resign", asked), ("resign", {**asked, "force": True})]
+    assert (entries[0][0], "@" in entries[1][0]) == ("ana", True)
+
+
 def test_a_term_is_taken_away_from_a_leader_who_hangs_inside_its_transaction(rota: Run, app: Rota) -> None:
     dsn = app.database.dsn.conninfo
     with app.leadership("nightly") as term, term.transaction():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,25 +11,16 @@ import pytest
 from rota import Rota
 from rota.clock import boottime
 from rota.errors import DatabaseUnavailable
-from rota.facts import Facts
-from rota.leases.control import Control, LeaseSettings
-from rota.postgres.connection import Connector
-from rota.postgres.dsn import Dsn
+from rota.leases.trust import LeaseSettings, Trust
 from rota.testing import until
 
-SETTINGS = LeaseSettings()
 
-
-@pytest.fixture
-def cut_off() -> Iterator[Control]:
-    """One whose lease was prolonged just now, and whose session was ended half a second ago."""
-    connector = Connector(Dsn("host=127.0.0.1 port=1"), "control")
-    control = Control(connector, "rota", release="0", facts=Facts(), work={}, settings=SETTINGS)
-    control._trust_until(boottime())
-    control._deadline = boottime() + 0.25
-    control._asked_at = boottime()
-    yield control
-    control._close_bell()
+def cut_off(seconds: float) -> Trust:
+    """Of one whose lease was prolonged just now, and whose session was last well so many seconds ago."""
+    trust = Trust(LeaseSettings())
+    trust.renewed(boottime())
+    trust.broken(boottime() - seconds)
+    return trust
 
 
 @pytest.mark.parametrize(
@@ -42,20 +32,21 @@ def cut_off() -> Iterator[Control]:
         ("FATAL:  the database system is in recovery mode", 0.75),
     ],
 )
-def test_what_the_server_says_decides_for_how_long_a_lost_session_is_waited_for(
-    cut_off: Control, answer: str, seconds: float
-) -> None:
-    cut_off._detached(DatabaseUnavailable(answer))
+def test_what_the_server_says_decides_for_how_long_a_lost_session_is_waited_for(answer: str, seconds: float) -> None:
+    trust = cut_off(0.5)
 
-    assert cut_off.trusted_for(cut_off.member) == pytest.approx(seconds, abs=0.1)
+    trust.refused(DatabaseUnavailable(answer), boottime())
+
+    assert trust.left == pytest.approx(seconds, abs=0.1)
 
 
-def test_nothing_that_is_said_after_the_deadline_brings_it_back(cut_off: Control) -> None:
-    cut_off._deadline = boottime() - 0.01
+def test_nothing_that_is_said_after_the_deadline_brings_it_back() -> None:
+    trust = cut_off(0.76)
+
     for answer in ("the database system is shutting down", "the database system is in recovery mode"):
-        cut_off._detached(DatabaseUnavailable(answer))
+        trust.refused(DatabaseUnavailable(answer), boottime())
 
-        assert cut_off.trusted_for(cut_off.member) <= 0
+        assert trust.left <= 0
 
 
 async def test_who_has_just_joined_believes_no_suspicion_from_before(rota_database: str) -> None:

@@ -95,7 +95,7 @@ MUTANTS = [
     Mutant(
         "acting past the local deadline",
         "leases/control.py",
-        "return self._connection is not None and boottime() < self._deadline",
+        "return self._session.stands and self._trust.left > 0",
         "return True",
         "tests/chaos/test_control_session.py",
     ),

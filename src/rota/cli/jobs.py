@@ -25,11 +25,12 @@ from rota.cli.target import app_option, database_options, open_app, reading_app_
 from rota.errors import NotPossible
 from rota.jobs.conversion.plain import dumps, read_json
 from rota.jobs.definition import JobOptions, Task
-from rota.jobs.enqueue import check_at, check_delay, check_name, check_priority, check_tags
+from rota.jobs.enqueue import check_at, check_delay, check_priority, check_tags
 from rota.jobs.inspect import STATES
 from rota.jobs.job import Job, NewJob
 from rota.jobs.redact import masked
 from rota.jobs.unique import Unique
+from rota.postgres.names import check_name
 
 __all__ = ["jobs"]
 

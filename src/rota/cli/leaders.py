@@ -11,13 +11,14 @@ from collections.abc import Sequence
 import click
 
 from rota.app import Rota
+from rota.cli.changes import change_options
 from rota.cli.output import as_json as plain
 from rota.cli.output import json_option, print_json, print_table, say, short_time
 from rota.cli.target import database_options, open_app
 from rota.clock import seconds
 from rota.errors import DatabaseUnavailable
 from rota.integrations.logging import log_facts, set_up_logging
-from rota.leases.terms import LeaderView
+from rota.leases.inspect import LeaderView
 from rota.runtime.led import run_led
 
 __all__ = ["leaders"]
@@ -118,12 +119,12 @@ def _line(leader: LeaderView) -> str:
 @click.option(
     "--force", is_flag=True, help="End the term now, whatever the leader does. Only fenced work is safe then."
 )
-@click.option("--dry-run", is_flag=True, help="Only say who would step down.")
+@change_options
 @database_options
-def resign(name: str, force: bool, dry_run: bool, dsn: str | None, schema: str | None) -> None:
+def resign(name: str, force: bool, by: str | None, dry_run: bool, dsn: str | None, schema: str | None) -> None:
     """Have the leader of NAME step down."""
     with open_app(dsn, schema) as app:
-        leader = app.leaders.resign_sync(name, force=force, dry_run=dry_run)
+        leader = app.leaders.resign_sync(name, force=force, by=by, dry_run=dry_run)
     if dry_run:
         say(
             f"{leader.holder} leads {name} (epoch {leader.epoch}) and would {'lose it' if force else 'be asked to step down'}"

@@ -9,7 +9,6 @@ from typing import Any, Unpack
 
 from rota.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
 from rota.jobs.arguments import LIMIT, path
-from rota.jobs.audit import actor
 from rota.jobs.codec import Codec, decoded, encoded
 from rota.jobs.conversion.plain import ANYTHING, Mismatch, Room, TooLarge, brief, dumps, read_json
 from rota.jobs.definition import Task
@@ -26,6 +25,7 @@ from rota.jobs.letters import (
     read_filters,
 )
 from rota.jobs.resolve import Batch, acknowledge_batch, acknowledge_letter, retry_batch, retry_letter
+from rota.postgres.audit import actor
 from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps

@@ -13,12 +13,13 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, 
 from rota.clock import Duration
 from rota.errors import ConfigurationError
 from rota.jobs.arguments import Signature
-from rota.jobs.enqueue import check_at, check_delay, check_name, check_priority, check_tags
+from rota.jobs.enqueue import check_at, check_delay, check_priority, check_tags
 from rota.jobs.job import Job, NewJob
 from rota.jobs.redact import forms, texts_in
 from rota.jobs.retry import Retry
 from rota.jobs.unique import Unique, read_unique
 from rota.postgres.foreign import foreign
+from rota.postgres.names import check_name
 
 __all__ = ["AsyncTask", "BoundTask", "Home", "JobOptions", "SyncTask", "Task", "TaskOptions"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -17,11 +16,11 @@ from rota.jobs.conversion.plain import dumps, read_json
 from rota.jobs.job import Job, NewJob, NewUnique, Owner
 from rota.jobs.redact import masked, shown_args
 from rota.postgres.arrays import numbers
+from rota.postgres.names import check_name
 from rota.postgres.notify import wake_channel
 from rota.postgres.query import Query, Row, Steps, statement
 
 __all__ = [
-    "check_name",
     "check_priority",
     "check_tags",
     "digest",
@@ -39,17 +38,6 @@ BATCH_BYTES = 8_000_000
 
 LATEST_YEAR = 9000  # Python's calendar ends soon after, and a row it cannot read would fail every list it is in
 LONGEST_DELAY = 100 * 365 * 86400.0
-
-_FORBIDDEN = re.compile("[\0\ud800-\udfff]")
-
-
-def check_name(what: str, name: Any, longest: int) -> str:
-    """A queue, task or tag name that PostgreSQL and NOTIFY can carry."""
-    if not isinstance(name, str) or not 1 <= len(name) <= longest or _FORBIDDEN.search(name):
-        raise ConfigurationError(
-            f"{what} cannot be {name!r}: it is text of 1 to {longest} characters without NUL or lone surrogates."
-        )
-    return name
 
 
 def check_priority(priority: Any) -> int:

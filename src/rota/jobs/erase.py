@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
-from rota.jobs.audit import record
 from rota.jobs.job import JobId
+from rota.postgres.audit import record
 from rota.postgres.query import Query, Steps, nothing, one, statement
 
 __all__ = ["Erased", "Erasing", "count_batch", "erase_batch"]

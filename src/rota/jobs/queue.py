@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 from rota.clock import Duration, seconds
 from rota.errors import JobCancelled, JobFailed, JobNotFound, WaitTimedOut
-from rota.jobs.audit import actor, record
 from rota.jobs.cancel import cancel_jobs, discard_jobs
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
-from rota.jobs.enqueue import check_name
 from rota.jobs.erase import Erased, Erasing, count_batch, erase_batch
 from rota.jobs.explain import Explanation, explain_job
 from rota.jobs.inspect import check_id, get_job, list_jobs
 from rota.jobs.job import Job, JobId
 from rota.jobs.repeat import retry_job
+from rota.postgres.audit import actor, record
+from rota.postgres.names import check_name
 from rota.postgres.notify import cancel_channel, wake_channel
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from rota.errors import JobNotFound, NotPossible
-from rota.jobs.audit import record
 from rota.jobs.inspect import check_id, get_job
 from rota.jobs.job import Job, JobId, Owner
 from rota.jobs.letters import Letter, get_letter
 from rota.jobs.resolve import find_holder, retry_letter
+from rota.postgres.audit import record
 from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
 
 __all__ = ["retry_job"]

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from rota.jobs.job import JobId
 from rota.jobs.settle import LOST_LIMIT, MOVES
-from rota.postgres.query import Query, many, nothing, statement
+from rota.postgres.query import Query, many, statement
 
-__all__ = ["Rescued", "prune_members", "rescue"]
+__all__ = ["Rescued", "rescue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +66,3 @@ RESCUE = statement(
 def rescue(channel: str, *, limit: int = 500, lost_limit: int = LOST_LIMIT) -> Query[list[Rescued]]:
     """Take up to `limit` jobs from ended members and queue or bury them; wakes the workers of their queues."""
     return RESCUE.query({"channel": channel, "limit": limit, "lost_limit": lost_limit}, read=many(Rescued))
-
-
-PRUNE_MEMBERS = statement(
-    "prune_members",
-    """
-    delete from {schema}.members as member
-    -- of one that left by itself there is nothing to find out, and short programs come and go by the thousand
-    where member.ended_at < statement_timestamp() - case member.end_reason when 'left' then interval '1 day' else interval '7 days' end
-      and not exists (select from {schema}.jobs as job where job.state = 'running' and job.member = member.id)
-      -- that it has ended is what lets another take the lease
-      and not exists (select from {schema}.leases as lease where lease.member = member.id)
-    """,
-)
-
-
-def prune_members() -> Query[None]:
-    """Forget the members that ended a week ago, or left a day ago, and hold nothing."""
-    return PRUNE_MEMBERS.query(read=nothing)

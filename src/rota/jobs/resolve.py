@@ -13,10 +13,10 @@ from datetime import UTC
 from uuid import UUID
 
 from rota.errors import NotPossible
-from rota.jobs.audit import record
 from rota.jobs.inspect import check_id
 from rota.jobs.job import JobId, Owner
 from rota.jobs.letters import Filters, Letter, find_letters, found_letter, get_letter
+from rota.postgres.audit import record
 from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
 
 __all__ = [

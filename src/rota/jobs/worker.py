@@ -21,7 +21,7 @@ from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.execute import Executor
 from rota.jobs.outcome import Failure, Lost, Outcome
-from rota.jobs.rescue import prune_members, rescue
+from rota.jobs.rescue import rescue
 from rota.jobs.retention import Upkeep, upkeep
 from rota.jobs.running import Desk
 from rota.jobs.settle import Attempt, find_settled
@@ -29,7 +29,6 @@ from rota.jobs.source import JobSource
 from rota.jobs.suspects import Gate
 from rota.leases.control import Control, Reactions
 from rota.leases.singletons import Singletons
-from rota.leases.terms import prune_terms
 from rota.postgres.keys import lock_key
 from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
@@ -249,9 +248,6 @@ class Worker:
                     self._source.wake()
                 await self._give_back_unknown()
                 await self._claiming.run(end_cancelled())
-                if random.random() < 0.01:
-                    await self._claiming.run(prune_terms())
-                    await self._claiming.run(prune_members())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.rescue_every * random.uniform(0.8, 1.2)):
                     await self._ended.wait()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -11,17 +13,34 @@ from rota.leases.terms import fence
 from rota.postgres.foreign import Foreign, foreign
 from rota.postgres.pool import Database
 
-__all__ = ["FencedTransaction"]
+__all__ = ["FencedTransaction", "whoever"]
+
+
+def whoever() -> object:
+    """Who is running: a task, or else a thread."""
+    try:
+        return asyncio.current_task() or threading.current_thread()
+    except RuntimeError:
+        return threading.current_thread()
 
 
 class FencedTransaction:
     """The block of `term.transaction()`: the transaction holds the term fast from its first statement to its commit."""
 
-    def __init__(self, database: Database, name: str, epoch: int, loss: Callable[[], LeadershipLost], on: Any) -> None:
+    def __init__(
+        self,
+        database: Database,
+        name: str,
+        epoch: int,
+        loss: Callable[[], LeadershipLost],
+        insiders: list[object],
+        on: Any,
+    ) -> None:
         self._database = database
         self._name = name
         self._epoch = epoch
         self._loss = loss
+        self._insiders = insiders
         self._on = None if on is None else foreign(on)
 
     async def __aenter__(self) -> Any:
@@ -51,6 +70,8 @@ class FencedTransaction:
         except BaseException:
             await on.rollback()
             raise
+        self._insider = whoever()
+        self._insiders.append(self._insider)
         return on.native
 
     async def _hold(self, on: Foreign) -> None:
@@ -58,6 +79,12 @@ class FencedTransaction:
             raise self._loss()
 
     async def _end(self, error: BaseException | None) -> None:
+        try:
+            await self._settle(error)
+        finally:
+            self._insiders.remove(self._insider)
+
+    async def _settle(self, error: BaseException | None) -> None:
         if error is not None:
             await self._own.rollback()
             return

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Page
 
 from rota.errors import NotPossible
-from rota.leases.terms import (
-    LeaderView,
-    TermView,
-    evict,
-    list_leaders,
-    list_terms,
-    request_resignation,
-    take_lease_away,
-)
+from rota.leases.inspect import LeaderView, TermView, list_leaders, list_terms
+from rota.leases.terms import evict, request_resignation, take_lease_away
+from rota.postgres.audit import actor, record
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps
 
@@ -40,25 +34,33 @@ class Leaders:
     def terms_sync(self, name: str, *, limit: int = 100) -> Page[TermView]:
         return self._database.run_sync(list_terms(name, limit=limit))
 
-    async def resign(self, name: str, *, force: bool = False, dry_run: bool = False) -> LeaderView:
+    async def resign(
+        self, name: str, *, force: bool = False, by: str | None = None, dry_run: bool = False
+    ) -> LeaderView:
         """Ask the leader to step down, which it does when its body has ended; returns who that is.
 
         With `force` its term is over at once: fenced work that is open is rolled back and no more is let in, but what else it does
-        may overlap with the next term. Raises NotPossible when nobody leads.
+        may overlap with the next term. `by` is who is on record for it; by default this process. Raises NotPossible when nobody
+        leads.
         """
-        return await self._database.run_steps(self._resign(name, force, dry_run), dry_run=dry_run)
+        return await self._database.run_steps(self._resign(name, force, actor(by), dry_run), dry_run=dry_run)
 
-    def resign_sync(self, name: str, *, force: bool = False, dry_run: bool = False) -> LeaderView:
-        return self._database.run_steps_sync(self._resign(name, force, dry_run), dry_run=dry_run)
+    def resign_sync(
+        self, name: str, *, force: bool = False, by: str | None = None, dry_run: bool = False
+    ) -> LeaderView:
+        return self._database.run_steps_sync(self._resign(name, force, actor(by), dry_run), dry_run=dry_run)
 
-    def _resign(self, name: str, force: bool, dry_run: bool) -> Steps[LeaderView]:
+    def _resign(self, name: str, force: bool, actor: str, dry_run: bool) -> Steps[LeaderView]:
         found: list[LeaderView] = yield list_leaders(name)
         leader = found[0] if found else None
-        if leader is None or leader.member is None:
+        if leader is None or leader.member is None or not (force or (yield request_resignation(name))):
             raise NotPossible(f"Nobody leads {name!r}, so nobody can step down. `rota leaders list` tells what is led.")
-        if not force:
-            yield request_resignation(name)
-        elif not dry_run:  # to end a session cannot be undone
-            yield evict(name, leader.epoch, self._database.schema)
+        if force and not dry_run:  # to end a session cannot be undone
+            if roles := (yield evict(name, leader.epoch, self._database.schema)):
+                raise NotPossible(
+                    f"{leader.holder} is inside a transaction of its term, and this role may not end a session of {', '.join(roles)}. "
+                    "Do it as that role, as a superuser, or with `grant pg_signal_backend` for yours."
+                )
             yield take_lease_away(name, leader.epoch, leader.member)
+        yield record(actor, "resign", {"name": name, "epoch": leader.epoch, "force": force})
         return leader

@@ -100,7 +100,7 @@ class Leadership:
         interrupted = self._interrupt.close(error)
         loss = self._term.loss()
         try:
-            await asyncio.shield(self._term.resign())
+            await asyncio.shield(self._term.give_up(self._term.patience))
         finally:
             await self._place.leave()
         if interrupted:
@@ -128,7 +128,7 @@ class Leadership:
         resigned = self._term.resigned
         lost, loss = not self._term.valid and not resigned, self._term.loss()
         try:
-            self._term.resign_sync()
+            self._term.give_up_sync(self._term.patience)
         finally:
             self._place.leave_sync()
         if lost and error is None:
@@ -172,7 +172,9 @@ class Leadership:
                 # our own membership is just being replaced, or someone was faster by a moment
                 yield "pause", 0.05
             elif found.stale:
-                yield evict_stale(self.name, found.epoch, self.leads.database.schema)
+                roles: list[str] = yield evict_stale(self.name, found.epoch, self.leads.database.schema)
+                if roles:
+                    raise self.leads.hindered(self.name, found.epoch, roles)
                 yield "pause", 0.02
             else:
                 raise LeadershipHeld(self.name, found.holder, found.host, found.since, found.epoch)

@@ -136,7 +136,18 @@ async def _close_with_loop(pool: AsyncConnectionPool[Any]) -> None:
 
 
 # what of an app leads to its database
-_OF_ITS_DATABASE = ("settings", "database", "jobs", "dead", "leaders", "_address", "_held", "_membership", "_leads")
+_OF_ITS_DATABASE = (
+    "settings",
+    "database",
+    "jobs",
+    "dead",
+    "leaders",
+    "_address",
+    "_intake",
+    "_held",
+    "_membership",
+    "_leads",
+)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from rota.jobs.enqueue import check_name
+from rota.postgres.names import check_name
 from rota.postgres.query import Query, nothing, statement
 
 __all__ = ["actor", "record"]

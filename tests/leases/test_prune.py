@@ -9,9 +9,8 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from rota.jobs.rescue import prune_members
-from rota.leases.terms import prune_terms
-from rota.testing import TestRota
+from rota.leases.prune import prune_leases
+from rota.testing import TestRota, until
 
 Db = psycopg.Connection[Any]
 
@@ -35,6 +34,16 @@ def member(db: Db, *, ended: str | None = None, reason: str | None = None) -> UU
     return id
 
 
+def term(db: Db, epoch: int, member: UUID, *, ended: str | None) -> None:
+    db.execute(
+        """
+        insert into rota.terms (name, epoch, member, holder, host, pid, acquired_at, ended_at, end_reason)
+        values ('led', %s, %s, 'm', 'h', 1, now() - interval '40 days', now() - %s::interval, %s)
+        """,
+        [epoch, member, ended, None if ended is None else "resigned"],
+    )
+
+
 def kept(db: Db) -> set[UUID]:
     return {id for (id,) in db.execute("select id from rota.members").fetchall()}
 
@@ -46,7 +55,7 @@ async def test_members_are_forgotten_a_day_after_they_left_and_a_week_after_they
     for ended, reason in (("25h", "left"), ("8 days", "expired"), ("8 days", "suspected")):
         member(db, ended=ended, reason=reason)
 
-    await rota_app.database.run(prune_members())
+    await rota_app.database.run(prune_leases())
 
     assert kept(db) == wanted
 
@@ -65,7 +74,7 @@ async def test_a_member_that_a_lease_or_a_job_names_is_not_forgotten(rota_app: T
         [running, job.id],
     )
 
-    await rota_app.database.run(prune_members())
+    await rota_app.database.run(prune_leases())
 
     assert kept(db) == {leading, running}
     assert resigned not in kept(db)
@@ -76,17 +85,54 @@ async def test_a_member_that_a_lease_or_a_job_names_is_not_forgotten(rota_app: T
 async def test_old_terms_and_standbys_of_the_gone_are_forgotten(rota_app: TestRota, db: Db) -> None:
     live, ended = member(db), member(db, ended="1 minute", reason="expired")
     for epoch, ago in ((1, "31 days"), (2, "29 days"), (3, None)):
-        db.execute(
-            """
-            insert into rota.terms (name, epoch, member, holder, host, pid, acquired_at, ended_at, end_reason)
-            values ('led', %s, %s, 'm', 'h', 1, now() - interval '40 days', now() - %s::interval, %s)
-            """,
-            [epoch, live, ago, None if ago is None else "resigned"],
-        )
+        term(db, epoch, live, ended=ago)
     for waiting in (live, ended, uuid4()):
         db.execute("insert into rota.standbys (name, member) values ('led', %s)", [waiting])
 
-    await rota_app.database.run(prune_terms())
+    await rota_app.database.run(prune_leases())
 
     assert db.execute("select epoch from rota.terms order by epoch").fetchall() == [(2,), (3,)]
     assert db.execute("select member from rota.standbys").fetchall() == [(live,)]
+
+
+async def test_a_round_forgets_so_many_and_leaves_alone_what_someone_has_locked(rota_app: TestRota, db: Db) -> None:
+    locked = member(db, ended="8 days", reason="left")
+    for epoch in range(3):
+        term(db, epoch, member(db, ended="8 days", reason="left"), ended="31 days")
+    with psycopg.connect(db.info.dsn) as other:
+        other.execute("select from rota.members where id = %s for update", [locked])
+
+        await rota_app.database.run(prune_leases(limit=2))
+
+        assert len(kept(db)) == 2
+        assert db.execute("select count(*) from rota.terms").fetchone() == (1,)
+        await rota_app.database.run(prune_leases(limit=2))
+        assert kept(db) == {locked}
+
+
+async def test_whoever_is_a_member_forgets_those_who_are_gone_without_any_worker(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Now and then: with every beat here."""
+    monkeypatch.setattr("rota.leases.control._PRUNE_SHARE", 1.0)
+    gone = member(db, ended="8 days", reason="expired")
+    term(db, 1, gone, ended="31 days")
+
+    async with rota_app.leadership("indexer"):
+        await until(lambda: gone not in kept(db), what="the member is forgotten")
+
+    assert db.execute("select from rota.terms where name = 'led'").fetchall() == []
+
+
+async def test_a_member_that_is_not_allowed_to_forget_keeps_its_term(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.leases.control._PRUNE_SHARE", 1.0)
+    monkeypatch.setattr("rota.leases.control.prune_leases", lambda: prune_leases(limit=-1))  # which PostgreSQL refuses
+
+    async with rota_app.leadership("indexer") as term:
+        beats = "select renewed_at from rota.members where ended_at is null"
+        first = db.execute(beats).fetchone()
+        await until(lambda: db.execute(beats).fetchone() != first, what="a beat after the refusal")
+
+        await term.confirm()

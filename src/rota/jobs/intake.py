@@ -1,0 +1,97 @@
+"""How new jobs come in: through a connection of ours, or as part of a transaction of the caller's, in both colours."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import uuid4
+
+from rota.errors import ConfigurationError, DatabaseUnavailable
+from rota.jobs.codec import Codec
+from rota.jobs.enqueue import enqueue, enqueue_all, fit_together, put_jobs, refuse_twins
+from rota.jobs.job import Job, NewJob, Owner
+from rota.postgres.foreign import foreign
+from rota.postgres.notify import Throttle
+from rota.postgres.pool import Database
+
+__all__ = ["Intake", "check_new"]
+
+
+class Intake:
+    """Takes in new jobs. They are there when it returns; with `on`, when that connection's transaction commits."""
+
+    def __init__(self, database: Database, jobs: Owner, codec: Codec | None) -> None:
+        self._database = database
+        self._schema = database.schema
+        self._jobs = jobs
+        self._codec = codec
+        self._throttle = Throttle()
+
+    async def take(self, new: NewJob, on: Any) -> Job[Any]:
+        if on is not None or new.unique is not None:
+            return (await self.take_all(check_new([new]), on))[0]
+        wake = new.wake and self._throttle.admits(new.queue)
+        return await self._database.run(enqueue(new, self._schema, self._jobs, wake=wake, codec=self._codec))
+
+    def take_sync(self, new: NewJob, on: Any) -> Job[Any]:
+        if on is not None or new.unique is not None:
+            return self.take_all_sync(check_new([new]), on)[0]
+        wake = new.wake and self._throttle.admits(new.queue)
+        return self._database.run_sync(enqueue(new, self._schema, self._jobs, wake=wake, codec=self._codec))
+
+    async def take_all(self, jobs: Sequence[NewJob], on: Any) -> list[Job[Any]]:
+        """All of them in the order given, or after an error none."""
+        if not jobs:
+            return []
+        if on is not None and fit_together(jobs):
+            return await foreign(on).run(put_jobs(jobs, self._jobs, codec=self._codec), self._schema)
+        if on is not None:
+            steps = enqueue_all(jobs, self._schema, self._jobs, call=None, codec=self._codec, own=False)
+            return await foreign(on).run_steps(steps, self._schema)
+        call = uuid4()
+        for pause in _pauses(jobs):
+            try:
+                steps = enqueue_all(jobs, self._schema, self._jobs, call=call, codec=self._codec)
+                return await self._database.run_steps(steps)
+            except DatabaseUnavailable:
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+        raise AssertionError("the last try returns or raises")
+
+    def take_all_sync(self, jobs: Sequence[NewJob], on: Any) -> list[Job[Any]]:
+        if not jobs:
+            return []
+        if on is not None and fit_together(jobs):
+            return foreign(on).run_sync(put_jobs(jobs, self._jobs, codec=self._codec), self._schema)
+        if on is not None:
+            steps = enqueue_all(jobs, self._schema, self._jobs, call=None, codec=self._codec, own=False)
+            return foreign(on).run_steps_sync(steps, self._schema)
+        call = uuid4()
+        for pause in _pauses(jobs):
+            try:
+                steps = enqueue_all(jobs, self._schema, self._jobs, call=call, codec=self._codec)
+                return self._database.run_steps_sync(steps)
+            except DatabaseUnavailable:
+                if pause is None:
+                    raise
+            time.sleep(pause)
+        raise AssertionError("the last try returns or raises")
+
+
+def check_new(new: Iterable[NewJob]) -> list[NewJob]:
+    jobs = list(new)
+    for place, job in enumerate(jobs):
+        if not isinstance(job, NewJob):
+            raise ConfigurationError(
+                f"enqueue_many takes what task.bind(...) returns; item {place} is {job!r}. Write [task.bind(7), task.bind(8)]."
+            )
+    refuse_twins(jobs)
+    return jobs
+
+
+def _pauses(jobs: Sequence[NewJob]) -> Sequence[float | None]:
+    """How often, and after which pauses, to repeat a call whose reply was lost: never, unless that can do no harm."""
+    return (0.05, 0.5, None) if all(job.unique is not None for job in jobs) else (None,)

@@ -1,0 +1,60 @@
+"""What others say on the channels, handed on as it comes; and whether we would hear it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from psycopg import Connection
+from psycopg.rows import TupleRow
+from psycopg.sql import SQL, Identifier
+
+from rota.facts import Facts, ListenerDeaf, ListenerHeard
+from rota.postgres.notify import Probe, notify, probe_channel
+from rota.postgres.query import Query
+
+__all__ = ["Hearing"]
+
+
+class Hearing:
+    """Given, for each channel, what to do with a message there: in the thread that uses the connection."""
+
+    def __init__(self, schema: str, facts: Facts, channels: Mapping[str, Callable[[str], None]]) -> None:
+        self._schema = schema
+        self._facts = facts
+        self._channels = channels
+        self._probe = Probe()
+        self._own = ""
+
+    @property
+    def hears(self) -> bool:
+        """Whether messages arrive; polling more often is the answer while they do not."""
+        return self._probe.hears
+
+    def reset(self) -> None:
+        """A new connection has proved nothing yet."""
+        self._probe.reset()
+
+    def listen(self, connection: Connection[TupleRow], name: str) -> None:
+        """Hear the channels on this connection, and under this name ourselves."""
+        self._own = probe_channel(self._schema, name)
+        connection.add_notify_handler(lambda note: self._heard(note.channel, note.payload))
+        for channel in (*self._channels, self._own):
+            connection.execute(SQL("listen {}").format(Identifier(channel)), prepare=False)
+
+    def hand_on(self, connection: Connection[TupleRow]) -> None:
+        """What arrived while we slept; what arrives during a statement comes through the connection's handler."""
+        while note := connection.pgconn.notifies():
+            self._heard(note.relname.decode(), note.extra.decode("utf-8", "replace"))
+
+    def due(self) -> Query[None] | None:
+        """What to say to ourselves now, if it is time to; tells if the last was not heard."""
+        if self._probe.check():
+            self._facts.emit(ListenerDeaf())
+        message = self._probe.due()
+        return notify(self._own, message) if message else None
+
+    def _heard(self, channel: str, payload: str) -> None:
+        if channel in self._channels:
+            self._channels[channel](payload)
+        elif self._probe.heard(payload):
+            self._facts.emit(ListenerHeard())

@@ -1,0 +1,88 @@
+"""Who leads what, who waits for it, and which terms there were: for people. Nothing here decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from rota.postgres.query import Query, many, statement
+
+__all__ = ["LeaderView", "TermView", "list_leaders", "list_terms"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderView:
+    """Who leads a name, or that nobody does; and who waits for it. `since` is when that began."""
+
+    name: str
+    epoch: int
+    holder: str | None
+    host: str | None
+    pid: int | None
+    member: UUID | None
+    since: datetime
+    asked_to_resign: bool
+    standbys: Sequence[str]
+
+
+LIST_LEADERS = statement(
+    "list_leaders",
+    """
+    select
+        lease.name, lease.epoch, leader.name, leader.host, leader.pid, leader.id,
+        case when leader.id is not null then lease.acquired_at else coalesce(term.ended_at, gone.ended_at, lease.acquired_at) end,
+        leader.id is not null and term.resign_requested_at is not null,
+        array(
+            select waiting.name
+            from {schema}.standbys as standby
+            join {schema}.members as waiting on waiting.id = standby.member and waiting.ended_at is null
+            where standby.name = lease.name
+            order by standby.since
+        )
+    from {schema}.leases as lease
+    left join {schema}.members as leader on leader.id = lease.member and leader.ended_at is null
+    left join {schema}.members as gone on gone.id = lease.member and gone.ended_at is not null
+    left join {schema}.terms as term on term.name = lease.name and term.epoch = lease.epoch
+    where %(name)s::text is null or lease.name = %(name)s
+    order by lease.name
+    """,
+)
+
+
+def list_leaders(name: str | None = None) -> Query[list[LeaderView]]:
+    """Who leads what, by name."""
+    return LIST_LEADERS.query({"name": name}, read=many(LeaderView))
+
+
+@dataclass(frozen=True, slots=True)
+class TermView:
+    """A term there was, or is: then it has no end."""
+
+    name: str
+    epoch: int
+    holder: str
+    host: str
+    pid: int
+    member: UUID
+    acquired_at: datetime
+    ended_at: datetime | None
+    end_reason: str | None
+
+
+LIST_TERMS = statement(
+    "list_terms",
+    """
+    select name, epoch, holder, host, pid, member, acquired_at, ended_at, end_reason
+    from {schema}.terms
+    where name = %(name)s
+    order by epoch desc
+    limit %(limit)s
+    """,
+)
+
+
+def list_terms(name: str, *, limit: int = 100) -> Query[list[TermView]]:
+    """The terms of a name, the last first."""
+    return LIST_TERMS.query({"name": name, "limit": limit}, read=many(TermView))

@@ -1,0 +1,55 @@
+"""Forgetting those who are gone: members, the terms they had, and what they waited for."""
+
+from __future__ import annotations
+
+from rota.postgres.query import Query, nothing, statement
+
+__all__ = ["prune_leases"]
+
+# What one round forgets: many times what comes between two rounds, and little enough to be over in a moment.
+_BATCH = 5_000
+
+PRUNE = statement(
+    "prune_leases",
+    """
+    with old_members as (
+        delete from {schema}.members
+        where id = any (array(
+            select member.id
+            from {schema}.members as member
+            where member.ended_at < statement_timestamp() - interval '1 day'
+              -- of one that left by itself there is nothing to find out, and short programs come and go by the thousand
+              and (member.end_reason = 'left' or member.ended_at < statement_timestamp() - interval '7 days')
+              -- that it has ended is what lets another rescue the job
+              and not exists (select from {schema}.jobs as job where job.state = 'running' and job.member = member.id)
+              -- and take the lease
+              and not exists (select from {schema}.leases as lease where lease.member = member.id)
+            limit %(limit)s
+            for update of member skip locked
+        ))
+    ), old_terms as (
+        delete from {schema}.terms
+        where (name, epoch) in (
+            select term.name, term.epoch
+            from {schema}.terms as term
+            where term.ended_at < statement_timestamp() - interval '30 days'
+            limit %(limit)s
+            for update skip locked
+        )
+    )
+    delete from {schema}.standbys
+    where (name, member) in (
+        select standby.name, standby.member
+        from {schema}.standbys as standby
+        where not exists (select from {schema}.members as member where member.id = standby.member and member.ended_at is null)
+        limit %(limit)s
+        for update of standby skip locked
+    )
+    """,
+)
+
+
+def prune_leases(*, limit: int = _BATCH) -> Query[None]:
+    """Forget members that ended a week ago, or left a day ago, and hold nothing; terms that ended a month ago; and who waited and
+    is gone. At most so many of each, and never one that someone has locked."""
+    return PRUNE.query({"limit": limit}, read=nothing)

@@ -1,0 +1,92 @@
+"""The session that a lease is kept on: it holds the lock that proves life, and its end is noticed at once."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TypeVar
+
+import psycopg
+
+from rota.clock import boottime
+from rota.leases.bell import Bell
+from rota.leases.members import hold_lock
+from rota.postgres.ask import ask_sync
+from rota.postgres.connection import BoundedConnection, Connector, is_direct, translated
+from rota.postgres.keys import lock_key
+from rota.postgres.query import Query
+
+__all__ = ["ControlSession"]
+
+T = TypeVar("T")
+
+
+class ControlSession:
+    """Opened again and again; used by one thread. `pooled` says that no session is ours: then there are no locks and no news."""
+
+    def __init__(self, connector: Connector, schema: str, bell: Bell) -> None:
+        self.connection: BoundedConnection | None = None
+        self.pooled = False
+        self.asked_at = self.opened_at = boottime()
+        self._connector = connector
+        self._schema = schema
+        self._bell = bell
+
+    @property
+    def stands(self) -> bool:
+        return self.connection is not None
+
+    @property
+    def well_at(self) -> float | None:
+        """When it was last seen to be well; None when there is none."""
+        connection = self.connection
+        return None if connection is None else connection.well_at
+
+    @property
+    def lost(self) -> bool:
+        """Whether a statement has found its end."""
+        return self.connection is None or self.connection.closed
+
+    def open(self) -> BoundedConnection:
+        """Have a new one. Raises what stands in the way."""
+        self.close()
+        self.asked_at = boottime()
+        self.connection = connection = self._connector.connect_sync()
+        connection.well_at = self.asked_at
+        self.opened_at = boottime()
+        self.pooled = not is_direct(connection)
+        return connection
+
+    def prove(self, name: str) -> int | None:
+        """Take the lock of this name and return its key; None if it cannot be had."""
+        if self.pooled:
+            return None
+        key = lock_key(self._schema, "member", name)
+        return key if self.ask(hold_lock(key)) else None
+
+    def ask(self, query: Query[T]) -> T:
+        assert self.connection is not None
+        try:
+            return ask_sync(self.connection, self._schema, query)
+        except psycopg.Error as error:
+            raise translated(error, self._connector.dsn) from error
+
+    def rest(self, seconds: float) -> None:
+        """Rest until the server says something or the bell rings. Raises when the session has ended."""
+        assert self.connection is not None
+        if self._readable(self.connection, seconds):
+            self.connection.pgconn.consume_input()
+            self._readable(self.connection, 0.0)
+
+    def _readable(self, connection: BoundedConnection, seconds: float) -> bool:
+        """As long as the server says nothing, the session is well: a goodbye would be something."""
+        looked_at = boottime()
+        if self._bell.rest(seconds, connection.fileno()):
+            return True
+        connection.well_at = looked_at
+        return False
+
+    def close(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error, OSError):
+                connection.close()
