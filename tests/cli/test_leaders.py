@@ -175,15 +175,39 @@ def test_a_program_is_started_when_its_turn_comes_and_not_after_a_signal(app: Ro
     assert [(tmp_path / name).exists() for name in ("early", "ran")] == [False, True]
 
 
-def test_a_signal_is_passed_on_and_the_program_ends_in_its_own_way(app: Rota, tmp_path: Path) -> None:
-    program = PROGRAM.format(then="trap 'echo tidied; exit 5' TERM")
+@pytest.mark.parametrize("name", ["TERM", "HUP", "QUIT"])
+def test_a_signal_is_passed_on_and_the_program_ends_in_its_own_way(app: Rota, tmp_path: Path, name: str) -> None:
+    program = PROGRAM.format(then=f"trap 'echo tidied; exit 5' {name}")
     with led(app, tmp_path, "sh", "-c", program) as process:
         running = pids(tmp_path)
         until_sync(lambda: process.out.startswith("nightly"), what="it has told its epoch")
-        process.process.send_signal(signal.SIGTERM)
+        process.process.send_signal(getattr(signal, f"SIG{name}"))
         assert process.wait() == 5
         assert [is_running(pid) for pid in running] == [False, False]
     assert "tidied" in process.out
+    assert app.leaders.terms_sync("nightly")[0].end_reason == "resigned"
+
+
+def test_a_program_under_nohup_outlives_its_terminal(app: Rota, tmp_path: Path) -> None:
+    heeding = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does
+    try:
+        with led(app, tmp_path, "sh", "-c", PROGRAM.format(then="trap 'exit 5' TERM")) as process:
+            pids(tmp_path)
+            process.process.send_signal(signal.SIGHUP)
+            process.process.send_signal(signal.SIGTERM)
+            assert process.wait() == 5
+    finally:
+        signal.signal(signal.SIGHUP, heeding)
+
+
+def test_a_program_does_not_outlive_its_keeper(app: Rota, tmp_path: Path) -> None:
+    """Without it nobody would end the program in time if the process that leads froze."""
+    with led(app, tmp_path, "sh", "-c", PROGRAM.format(then="")) as process:
+        running = pids(tmp_path)
+        (keeper,) = {os.getpgid(pid) for pid in running}
+        os.kill(keeper, signal.SIGKILL)
+        assert (process.wait(), f"process {keeper}, has died" in process.err) == (1, True)
+        assert [is_running(pid) for pid in running] == [False, False]
     assert app.leaders.terms_sync("nightly")[0].end_reason == "resigned"
 
 
