@@ -17,7 +17,8 @@ import pytest
 from tests.commands import Command, is_running
 
 from rota import LeadershipLost, Rota
-from rota.testing import until_sync
+from rota.leases.terms import request_resignation
+from rota.testing import TcpProxy, until_sync
 
 pytestmark = pytest.mark.one_server
 
@@ -67,6 +68,43 @@ def test_changes_are_shown_while_one_watches(app: Rota, tmp_path: Path) -> None:
             assert watching.wait() == 0
 
 
+def test_who_watches_a_name_that_nobody_has_led_is_told_so_once(app: Rota, tmp_path: Path) -> None:
+    options = ("--every", "20ms", "--dsn", app.database.dsn.conninfo)
+    with (
+        Command("leaders", "watch", "nightyl", *options, folder=tmp_path) as watching,
+        app.leadership("nightly"),
+    ):
+        watching.wait_for("nobody has led nightyl here so far")
+        with app.leadership("nightyl") as term:
+            until_sync(lambda: f"epoch {term.epoch}" in watching.out, what="it is watched all the same")
+        watching.interrupt()
+        assert (watching.wait(), watching.err.count("nobody")) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [("expired", "lost: its lease ran out"), ("suspected", "lost: its session ended, and it did not come back")],
+)
+def test_why_a_term_was_lost_is_told_before_and_after_another_leads(
+    rota: Run, app: Rota, reason: str, said: str
+) -> None:
+    dsn = app.database.dsn.conninfo
+    with (
+        contextlib.suppress(LeadershipLost),
+        Rota(dsn) as other,
+        psycopg.connect(dsn, autocommit=True) as db,
+        app.leadership("nightly"),
+    ):
+        db.execute("update rota.members set ended_at = now(), end_reason = %s", [reason])
+        (term,) = app.leaders.terms_sync("nightly")
+        with other.leadership("nightly"):
+            db.execute("delete from rota.members where ended_at is not null")  # as after a week
+            terms = rota("leaders", "terms", "nightly", "--dsn", dsn).out.splitlines()[1:]
+
+    assert (term.end_reason, term.lost_because, term.ended_at is None) == ("lost", reason, False)
+    assert ["leads" in terms[0], said in terms[1]] == [True, True]
+
+
 def test_a_leader_is_asked_to_step_down_or_loses_its_term(rota: Run, app: Rota) -> None:
     dsn = app.database.dsn.conninfo
     assert rota("leaders", "resign", "nightly", "--dsn", dsn).code == 1
@@ -83,6 +121,35 @@ def test_a_leader_is_asked_to_step_down_or_loses_its_term(rota: Run, app: Rota) 
         term.confirm_sync()
         assert rota("leaders", "resign", "nightly", "--force", "--dsn", dsn).code == 0
         assert "nobody" in rota("leaders", "list", "--dsn", dsn).out
+
+
+def test_only_the_term_that_was_meant_is_asked_to_end(rota: Run, app: Rota) -> None:
+    dsn = app.database.dsn.conninfo
+    with app.leadership("nightly") as last:
+        pass
+    with app.leadership("nightly") as term:
+        for force in ((), ("--force",)):
+            ended = rota("leaders", "resign", "nightly", "--epoch", str(last.epoch), *force, "--dsn", dsn)
+            assert (ended.code, f"epoch {last.epoch}, is over" in ended.err) == (1, True)
+        # who steps down between the look and the request
+        assert not app.database.run_sync(request_resignation("nightly", last.epoch))
+        assert not app.leaders.list_sync()[0].asked_to_resign
+        term.confirm_sync()
+    with contextlib.suppress(LeadershipLost), app.leadership("nightly") as term:
+        assert rota("leaders", "resign", "nightly", "--epoch", str(term.epoch), "--dsn", dsn).code == 0
+
+
+def test_one_can_wait_until_a_leader_has_stepped_down(rota: Run, app: Rota, tmp_path: Path) -> None:
+    dsn = app.database.dsn.conninfo
+    with contextlib.suppress(LeadershipLost), app.leadership("nightly"):
+        ended = rota("leaders", "resign", "nightly", "--wait", "10ms", "--dsn", dsn)
+        assert (ended.code, "still leads nightly" in ended.err) == (1, True)
+        command = ("leaders", "resign", "nightly", "--wait", "1m", "--dsn", dsn)
+        waiting = Command(*command, folder=tmp_path)
+        waiting.wait_for("was asked to step down")
+        assert waiting.process.poll() is None
+    with waiting:
+        assert (waiting.wait(), "has stepped down" in waiting.err) == (0, True)
 
 
 def test_who_had_a_leader_step_down_is_on_record(rota: Run, app: Rota) -> None:
@@ -157,7 +224,27 @@ def test_a_program_is_not_started_while_another_leads(rota: Run, app: Rota, tmp_
         for wait in ((), ("--wait", "10ms")):
             options = (*wait, "--dsn", app.database.dsn.conninfo)
             ended = rota("leaders", "exec", "nightly", *options, "--", "touch", str(tmp_path / "ran"))
-            assert (ended.code, f"epoch {term.epoch}" in ended.err) == (3, True)
+            assert (ended.code, f"(epoch {term.epoch}), so touch was not started. --wait TIME" in ended.err) == (
+                3,
+                True,
+            )
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_crontab_may_choose_the_code_and_the_silence_of_those_who_do_not_lead(app: Rota, tmp_path: Path) -> None:
+    options = ("--quiet", "--held-code", "75", "--dsn", app.database.dsn.conninfo)
+    command = ("leaders", "exec", *options, "nightly", "--", "sh", "-c", "echo done; exit 3")
+    with app.leadership("nightly"), Command(*command, folder=tmp_path) as held:
+        assert (held.wait(), held.out, held.err) == (75, "", "")
+    with Command(*command, folder=tmp_path) as leading:
+        assert (leading.wait(), leading.out, leading.err) == (3, "done\n", "")
+
+
+def test_a_program_is_not_started_when_the_database_is_away(rota: Run, app: Rota, tmp_path: Path) -> None:
+    with TcpProxy(app.database.dsn.conninfo) as proxy:
+        dsn = proxy.dsn(app.database.dsn.conninfo)
+    ended = rota("leaders", "exec", "--quiet", "nightly", "--dsn", dsn, "--", "touch", str(tmp_path / "ran"))
+    assert (ended.code, "refused" in ended.err) == (4, True)
     assert not (tmp_path / "ran").exists()
 
 

@@ -58,7 +58,11 @@ def list_leaders(name: str | None = None) -> Query[list[LeaderView]]:
 
 @dataclass(frozen=True, slots=True)
 class TermView:
-    """A term there was, or is: then it has no end."""
+    """A term there was, or is: then it has no end.
+
+    `end_reason` is resigned, lost or taken; `lost_because` is how the process of one that was lost had ended, in the words of
+    `rota members list`: expired, suspected or left.
+    """
 
     name: str
     epoch: int
@@ -69,15 +73,23 @@ class TermView:
     acquired_at: datetime
     ended_at: datetime | None
     end_reason: str | None
+    lost_because: str | None
 
 
 LIST_TERMS = statement(
     "list_terms",
     """
-    select name, epoch, holder, host, pid, member, acquired_at, ended_at, end_reason
-    from {schema}.terms
-    where name = %(name)s
-    order by epoch desc
+    select
+        term.name, term.epoch, term.holder, term.host, term.pid, term.member, term.acquired_at,
+        coalesce(term.ended_at, gone.ended_at),
+        -- that it is lost is written down by who leads next
+        coalesce(term.end_reason, case when gone.id is not null then 'lost' end),
+        coalesce(term.lost_because, gone.end_reason)
+    from {schema}.terms as term
+    left join {schema}.members as gone
+        on gone.id = term.member and gone.ended_at is not null and term.ended_at is null
+    where term.name = %(name)s
+    order by term.epoch desc
     limit %(limit)s
     """,
 )

@@ -26,6 +26,8 @@ create table {schema}.terms (
     resign_requested_at timestamptz,
     ended_at timestamptz,
     end_reason text check (end_reason in ('resigned', 'lost', 'taken')),
+    -- how the member of one that was lost had ended, of which nothing is left after a week
+    lost_because text,
     primary key (name, epoch),
     check ((ended_at is null) = (end_reason is null))
 );
