@@ -52,6 +52,18 @@ def test_who_leads_and_who_led_is_listed_as_tables_and_as_json(rota: Run, app: R
     assert "never led" in rota("leaders", "terms", "daily", "--dsn", dsn).err
 
 
+def test_the_progress_of_a_leader_is_listed(rota: Run, app: Rota) -> None:
+    dsn = app.database.dsn.conninfo
+    with app.leadership("nightly") as term:
+        term.progress("page 7")
+        until_sync(lambda: app.leaders.list_sync()[0].progress_note == "page 7", what="it is known")
+        listed = rota("leaders", "list", "--dsn", dsn)
+        (view,) = json.loads(rota("leaders", "list", "--json", "--dsn", dsn).out)
+
+    assert " s ago: page 7" in listed.out
+    assert (view["progress_note"], 0 <= view["progress_age"] < 60) == ("page 7", True)
+
+
 def test_changes_are_shown_while_one_watches(app: Rota, tmp_path: Path) -> None:
     with app.leadership("unwatched"), app.leadership("nightly") as first:
         options = ("--json", "--every", "20ms", "--dsn", app.database.dsn.conninfo)

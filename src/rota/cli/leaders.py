@@ -43,8 +43,11 @@ def list_(as_json: bool, dsn: str | None, schema: str | None) -> None:
         print_json(found)
         return
     print_table(
-        ["name", "leader", "since", "epoch", "waiting"],
-        [[each.name, _leader(each), short_time(each.since), each.epoch, ", ".join(each.standbys)] for each in found],
+        ["name", "leader", "since", "epoch", "progress", "waiting"],
+        [
+            [each.name, _leader(each), short_time(each.since), each.epoch, _progress(each), ", ".join(each.standbys)]
+            for each in found
+        ],
         empty="nothing was ever led here",
     )
 
@@ -53,6 +56,13 @@ def _leader(leader: LeaderView) -> str:
     if leader.holder is None:
         return "nobody"
     return f"{leader.holder} (asked to step down)" if leader.asked_to_resign else leader.holder
+
+
+def _progress(leader: LeaderView) -> str:
+    if leader.progress_age is None:
+        return ""
+    age = f"{max(0, round(leader.progress_age.total_seconds()))} s ago"
+    return age if leader.progress_note is None else f"{age}: {leader.progress_note}"
 
 
 @leaders.command()

@@ -51,6 +51,7 @@ from rota.leases.members import (
     leave_member,
     watch_members,
 )
+from rota.leases.progress import Progress
 from rota.leases.prune import prune_leases
 from rota.leases.questions import Questions
 from rota.leases.session import ControlSession
@@ -112,6 +113,8 @@ class Control:
         reactions: Reactions | None = None,
     ) -> None:
         self.settings = settings or LeaseSettings()
+        #: what is carried by the next beat
+        self.progress = Progress()
         self._release = release
         self._facts = facts
         self._work = dict(work)
@@ -238,6 +241,7 @@ class Control:
         """Renew, look at the peers, probe the listener; returns how long to rest."""
         asked_at = boottime()
         steady = asked_at > self._unsteady_until
+        progress = self.progress.untold()
         watched = self._session.ask(
             watch_members(
                 self.member,
@@ -246,8 +250,10 @@ class Control:
                 settled=asked_at - self._session.opened_at > self.settings.lease.total_seconds(),
                 let_in_at=self._door.open_at if steady else None,
                 seeking=self._seeking,
+                progress=progress,
             )
         )
+        self.progress.told(progress)
         if not watched.renewed:
             self._identity_lost()
             return 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from rota.postgres.query import Query, many, statement
@@ -14,7 +14,10 @@ __all__ = ["LeaderView", "TermView", "list_leaders", "list_terms"]
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """Who leads a name, or that nobody does; and who waits for it. `since` is when that began."""
+    """Who leads a name, or that nobody does; and who waits for it. `since` is when that began.
+
+    `progress_age` is for how long a leader that calls `term.progress(note)` has not done so, by the clock of the database.
+    """
 
     name: str
     epoch: int
@@ -24,6 +27,8 @@ class LeaderView:
     member: UUID | None
     since: datetime
     asked_to_resign: bool
+    progress_age: timedelta | None
+    progress_note: str | None
     standbys: Sequence[str]
 
 
@@ -34,6 +39,8 @@ LIST_LEADERS = statement(
         lease.name, lease.epoch, leader.name, leader.host, leader.pid, leader.id,
         case when leader.id is not null then lease.acquired_at else coalesce(term.ended_at, gone.ended_at, lease.acquired_at) end,
         leader.id is not null and term.resign_requested_at is not null,
+        case when leader.id is not null then statement_timestamp() - term.progressed_at end,
+        case when leader.id is not null then term.progress_note end,
         array(
             select waiting.name
             from {schema}.standbys as standby

@@ -20,7 +20,7 @@ A member that finds itself renewable past its expiry is renewed: nobody has ende
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -28,6 +28,8 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from rota.clock import boottime
+from rota.leases.progress import Report
 from rota.postgres.query import Query, many, nothing, scalar, statement
 
 __all__ = [
@@ -231,6 +233,20 @@ WATCH = statement(
         select count({schema}.announce(lease.name))
         from {schema}.leases as lease
         where lease.member in (select ended.id from ended)
+    ), said as materialized (
+        select term.name, term.epoch, report.note, statement_timestamp() - make_interval(secs => report.age) as at
+        from renewed, unnest(%(names)s::text[], %(epochs)s::bigint[], %(notes)s::text[], %(ages)s::float8[])
+            as report(name, epoch, note, age)
+        join {schema}.terms as term on term.name = report.name and term.epoch = report.epoch and term.ended_at is null
+        -- who has it locked may be an operator who takes their time
+        for update of term skip locked
+    ), progressed as (
+        update {schema}.terms as term
+        set progressed_at = said.at,
+            progress_note = said.note
+        from said
+        where term.name = said.name
+          and term.epoch = said.epoch
     ), mine as materialized (
         select lease.name, lease.epoch, term.resign_requested_at is not null as asked
         from {schema}.leases as lease
@@ -274,6 +290,7 @@ def watch_members(
     settled: bool,
     let_in_at: datetime | None,
     seeking: Collection[str] = (),
+    progress: Sequence[Report] = (),
 ) -> Query[Watched]:
     """The beat: prolong our lease and clear any suspicion; suspect the peers whose lock is free, and end those whose suspicion
     or lease has run its time, telling those who wait for what they led.
@@ -281,10 +298,18 @@ def watch_members(
     `settled` says that our own session has stood for a whole lease, so that an expiry we see is neither our own absence nor
     the server's. `let_in_at` is when the server last let a new session of ours in: who was suspected for its time by then could
     have come back as well. None when we were cut off a moment ago, by something that may have cut off the others too.
+    `progress` is what our leaders said since the last beat.
     One statement, since each process sends it twice a second.
     """
+    now = boottime()
     params = {"id": id, "lease": lease, "grace": grace, "settled": settled, "let_in_at": let_in_at}
-    return WATCH.query({**params, "seeking": sorted(seeking)}, read=_watched)
+    reports = {
+        "names": [report.name for report in progress],
+        "epochs": [report.epoch for report in progress],
+        "notes": [report.note for report in progress],
+        "ages": [now - report.at for report in progress],
+    }
+    return WATCH.query({**params, **reports, "seeking": sorted(seeking)}, read=_watched)
 
 
 def _watched(rows: Any) -> Watched:
