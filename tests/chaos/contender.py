@@ -167,6 +167,7 @@ async def contend_all(options: dict[str, Any]) -> None:
         for number, event in enumerate(resigns):
             app = await stack.enter_async_context(Rota(options["dsn"], lease=options["lease"], pool_size=2))
             diary = Diary(options["diary"], f"{options['who']}/{number}")
+            diary.note("started", 0, realtime=time.time())
             contending.append(loop.create_task(contend(app, diary, stop, event, options)))
 
         def end() -> None:
