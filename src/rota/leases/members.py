@@ -14,6 +14,8 @@ locks taken before, and leases ran out while nobody could renew. A cut network f
 is about to stop serves who is connected, and lets nobody come back. So a free lock counts only for a member that attached to
 this very server since it started, and in the eyes of a peer that was not itself cut off a moment ago and was let in by a new
 session when the other had had its time; and an expiry only in the eyes of a peer whose own session has stood for a whole lease.
+A clock of the server that is set forward makes every lease look old: whoever sees by its own clock that more time has passed there
+than here ends nobody until all have had the time to renew. One that is set back only makes leases longer.
 
 A member that finds itself renewable past its expiry is renewed: nobody has ended it, so nobody has taken anything.
 """
@@ -59,7 +61,8 @@ class Watched:
     """What one beat found. `renewed` is False when we were ended: then we hold nothing any more.
 
     Besides who was ended by it, and when the next suspicion ripens: which of the names we seek nobody leads, and the epochs of
-    those we lead; `asked` are those of them that someone wants us to give up.
+    those we lead; `asked` are those of them that someone wants us to give up. `stepped` says that the database's clock was set
+    forward since our last beat.
     """
 
     renewed: bool
@@ -68,6 +71,7 @@ class Watched:
     vacant: tuple[str, ...]
     leads: Mapping[str, int]
     asked: frozenset[str]
+    stepped: bool
 
 
 HOLD = statement("hold_member_lock", "select pg_try_advisory_lock(%(key)s)")
@@ -207,6 +211,13 @@ WATCH = statement(
             for update skip locked
         ))
         returning member.id
+    ), clock as materialized (
+        select exists (
+            select
+            from {schema}.members as member
+            where member.id = %(id)s
+              and statement_timestamp() - member.renewed_at > %(within)s::interval
+        ) as stepped
     ), ended as (
         update {schema}.members as member
         set ended_at = statement_timestamp(),
@@ -217,6 +228,8 @@ WATCH = statement(
             from {schema}.members as peer
             where peer.ended_at is null
               and peer.id <> %(id)s
+              -- a clock that was set forward makes every lease and every suspicion look old
+              and not (select clock.stepped from clock)
               and (
                   (peer.expires_at < statement_timestamp() and %(settled)s)
                   or (
@@ -277,7 +290,8 @@ WATCH = statement(
                 where lease.name = sought.name
             )
         ),
-        (select json_agg(json_build_array(mine.name, mine.epoch, mine.asked)) from mine)
+        (select json_agg(json_build_array(mine.name, mine.epoch, mine.asked)) from mine),
+        (select clock.stepped from clock)
     """,
 )
 
@@ -289,6 +303,7 @@ def watch_members(
     grace: timedelta,
     settled: bool,
     let_in_at: datetime | None,
+    within: timedelta | None = None,
     seeking: Collection[str] = (),
     progress: Sequence[Report] = (),
 ) -> Query[Watched]:
@@ -298,11 +313,12 @@ def watch_members(
     `settled` says that our own session has stood for a whole lease, so that an expiry we see is neither our own absence nor
     the server's. `let_in_at` is when the server last let a new session of ours in: who was suspected for its time by then could
     have come back as well. None when we were cut off a moment ago, by something that may have cut off the others too.
-    `progress` is what our leaders said since the last beat.
+    `within` is how long ago our last beat can have been at most: if the database's clock says more, it was set forward, and nobody
+    is ended. `progress` is what our leaders said since then.
     One statement, since each process sends it twice a second.
     """
     now = boottime()
-    params = {"id": id, "lease": lease, "grace": grace, "settled": settled, "let_in_at": let_in_at}
+    params = {"id": id, "lease": lease, "grace": grace, "settled": settled, "let_in_at": let_in_at, "within": within}
     reports = {
         "names": [report.name for report in progress],
         "epochs": [report.epoch for report in progress],
@@ -313,7 +329,7 @@ def watch_members(
 
 
 def _watched(rows: Any) -> Watched:
-    ((renewed, ended, ripens_in, vacant, mine),) = rows
+    ((renewed, ended, ripens_in, vacant, mine, stepped),) = rows
     return Watched(
         renewed,
         tuple(EndedMember(UUID(member), name, reason) for member, name, reason in ended or ()),
@@ -321,6 +337,7 @@ def _watched(rows: Any) -> Watched:
         tuple(vacant),
         {name: epoch for name, epoch, _ in mine or ()},
         frozenset(name for name, _, asked in mine or () if asked),
+        stepped,
     )
 
 
