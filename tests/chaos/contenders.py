@@ -117,6 +117,11 @@ class Arena:
                 self._notes.append(json.loads(line))
         return [note for note in self._notes if (what is None or note["what"] == what) and note["at"] > after]
 
+    def forget(self) -> None:
+        """Begin anew, with what is noted from now on."""
+        self.notes()
+        self._notes.clear()
+
     def looks(self) -> list[Look]:
         return [Look(n["who"], n["epoch"], n["before"], n["after"]) for n in self.notes("valid")]
 

@@ -22,7 +22,7 @@ from rota.clock import boottime
 
 pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
 
-FAULTS = int(os.environ.get("ROTA_CHAOS_FAULTS", "7"))
+FAULTS = int(os.environ.get("ROTA_CHAOS_FAULTS", "6"))
 SEED = int(os.environ.get("ROTA_CHAOS_SEED", "4" if FAULTS < 100 else str(time.time_ns())))
 # a process is a second of a processor to start: the short form has four contenders in each
 PROCESSES, APPS = (3, 5) if FAULTS < 100 else (16, 1)

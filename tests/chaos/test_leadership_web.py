@@ -132,7 +132,6 @@ def test_a_web_process_leads_while_it_serves_and_gives_it_up_when_it_stops(rota_
         assert [term.end_reason for term in app.leaders.terms_sync("cache-warmer")] == [None, "resigned"]
 
         second.process.kill()
-        assert [web.process.wait(10) for web in webs] == [0, -9]
         with app.leadership("cache-warmer").wait("10s") as term:
             assert term.epoch > epoch
 

@@ -20,8 +20,6 @@ from rota import LeadershipLost, Rota
 from rota.leases.terms import request_resignation
 from rota.testing import TcpProxy, until_sync
 
-pytestmark = pytest.mark.one_server
-
 Run = Callable[..., Any]
 
 
@@ -64,6 +62,7 @@ def test_the_progress_of_a_leader_is_listed(rota: Run, app: Rota) -> None:
     assert (view["progress_note"], 0 <= view["progress_age"] < 60) == ("page 7", True)
 
 
+@pytest.mark.one_server
 def test_changes_are_shown_while_one_watches(app: Rota, tmp_path: Path) -> None:
     with app.leadership("unwatched"), app.leadership("nightly") as first:
         options = ("--json", "--every", "20ms", "--dsn", app.database.dsn.conninfo)
@@ -80,6 +79,7 @@ def test_changes_are_shown_while_one_watches(app: Rota, tmp_path: Path) -> None:
             assert watching.wait() == 0
 
 
+@pytest.mark.one_server
 def test_who_watches_a_name_that_nobody_has_led_is_told_so_once(app: Rota, tmp_path: Path) -> None:
     options = ("--every", "20ms", "--dsn", app.database.dsn.conninfo)
     with (
@@ -151,6 +151,7 @@ def test_only_the_term_that_was_meant_is_asked_to_end(rota: Run, app: Rota) -> N
         assert rota("leaders", "resign", "nightly", "--epoch", str(term.epoch), "--dsn", dsn).code == 0
 
 
+@pytest.mark.one_server
 def test_one_can_wait_until_a_leader_has_stepped_down(rota: Run, app: Rota, tmp_path: Path) -> None:
     dsn = app.database.dsn.conninfo
     with contextlib.suppress(LeadershipLost), app.leadership("nightly"):
@@ -180,6 +181,7 @@ def test_who_had_a_leader_step_down_is_on_record(rota: Run, app: Rota) -> None:
     assert (entries[0][0], "@" in entries[1][0]) == ("ana", True)
 
 
+@pytest.mark.one_server
 def test_a_term_is_taken_away_from_a_leader_who_hangs_inside_its_transaction(rota: Run, app: Rota) -> None:
     dsn = app.database.dsn.conninfo
     with app.leadership("nightly") as term, term.transaction():
@@ -213,6 +215,7 @@ def pids(folder: Path) -> list[int]:
     return [int(pid) for pid in file.read_text().split()]
 
 
+@pytest.mark.one_server
 def test_a_program_runs_under_a_term_and_its_exit_code_is_that_of_the_command(
     rota: Run, app: Rota, tmp_path: Path
 ) -> None:
@@ -226,11 +229,13 @@ def test_a_program_runs_under_a_term_and_its_exit_code_is_that_of_the_command(
     assert rota("leaders", "exec", "nightly", "--dsn", dsn).code == 2
 
 
+@pytest.mark.one_server
 def test_what_cannot_be_started_is_told(rota: Run, app: Rota) -> None:
     ended = rota("leaders", "exec", "nightly", "--dsn", app.database.dsn.conninfo, "--", "./nothing-here")
     assert (ended.code, "'./nothing-here' cannot be started" in ended.err) == (2, True)
 
 
+@pytest.mark.one_server
 def test_a_program_is_not_started_while_another_leads(rota: Run, app: Rota, tmp_path: Path) -> None:
     with app.leadership("nightly") as term:
         for wait in ((), ("--wait", "10ms")):
@@ -243,6 +248,7 @@ def test_a_program_is_not_started_while_another_leads(rota: Run, app: Rota, tmp_
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.one_server
 def test_a_crontab_may_choose_the_code_and_the_silence_of_those_who_do_not_lead(app: Rota, tmp_path: Path) -> None:
     options = ("--quiet", "--held-code", "75", "--dsn", app.database.dsn.conninfo)
     command = ("leaders", "exec", *options, "nightly", "--", "sh", "-c", "echo done; exit 3")
@@ -252,6 +258,7 @@ def test_a_crontab_may_choose_the_code_and_the_silence_of_those_who_do_not_lead(
         assert (leading.wait(), leading.out, leading.err) == (3, "done\n", "")
 
 
+@pytest.mark.one_server
 def test_a_program_is_not_started_when_the_database_is_away(rota: Run, app: Rota, tmp_path: Path) -> None:
     with TcpProxy(app.database.dsn.conninfo) as proxy:
         dsn = proxy.dsn(app.database.dsn.conninfo)
@@ -260,6 +267,7 @@ def test_a_program_is_not_started_when_the_database_is_away(rota: Run, app: Rota
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.one_server
 def test_a_program_is_started_when_its_turn_comes_and_not_after_a_signal(app: Rota, tmp_path: Path) -> None:
     with app.leadership("nightly") as term:
         with led(app, tmp_path, "touch", "early", wait="forever") as process:
@@ -275,6 +283,7 @@ def test_a_program_is_started_when_its_turn_comes_and_not_after_a_signal(app: Ro
 
 
 @pytest.mark.parametrize("name", ["TERM", "HUP", "QUIT"])
+@pytest.mark.one_server
 def test_a_signal_is_passed_on_and_the_program_ends_in_its_own_way(app: Rota, tmp_path: Path, name: str) -> None:
     program = PROGRAM.format(then=f"trap 'echo tidied; exit 5' {name}")
     with led(app, tmp_path, "sh", "-c", program) as process:
@@ -287,6 +296,7 @@ def test_a_signal_is_passed_on_and_the_program_ends_in_its_own_way(app: Rota, tm
     assert app.leaders.terms_sync("nightly")[0].end_reason == "resigned"
 
 
+@pytest.mark.one_server
 def test_a_program_under_nohup_outlives_its_terminal(app: Rota, tmp_path: Path) -> None:
     heeding = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does
     try:
@@ -299,6 +309,7 @@ def test_a_program_under_nohup_outlives_its_terminal(app: Rota, tmp_path: Path) 
         signal.signal(signal.SIGHUP, heeding)
 
 
+@pytest.mark.one_server
 def test_a_program_does_not_outlive_its_keeper(app: Rota, tmp_path: Path) -> None:
     """Without it nobody would end the program in time if the process that leads froze."""
     with led(app, tmp_path, "sh", "-c", PROGRAM.format(then="")) as process:
@@ -310,6 +321,7 @@ def test_a_program_does_not_outlive_its_keeper(app: Rota, tmp_path: Path) -> Non
     assert app.leaders.terms_sync("nightly")[0].end_reason == "resigned"
 
 
+@pytest.mark.one_server
 def test_a_program_that_does_not_heed_the_signal_is_killed_after_its_grace(app: Rota, tmp_path: Path) -> None:
     program = PROGRAM.format(then="trap '' TERM; while :; do sleep 0.1; done")
     options = ("--grace", "100ms", "--dsn", app.database.dsn.conninfo)
@@ -320,6 +332,7 @@ def test_a_program_that_does_not_heed_the_signal_is_killed_after_its_grace(app: 
         assert [is_running(pid) for pid in running] == [False, False]
 
 
+@pytest.mark.one_server
 def test_a_program_and_what_it_has_started_end_when_the_term_is_lost(app: Rota, tmp_path: Path) -> None:
     with led(app, tmp_path, "sh", "-c", PROGRAM.format(then="trap '' TERM")) as process:
         running = pids(tmp_path)
@@ -330,6 +343,7 @@ def test_a_program_and_what_it_has_started_end_when_the_term_is_lost(app: Rota, 
     assert "Traceback" not in process.err
 
 
+@pytest.mark.one_server
 def test_a_program_and_what_it_has_started_die_with_the_process_that_leads(app: Rota, tmp_path: Path) -> None:
     """Also one that is being stopped, and a program that takes its time."""
     program = PROGRAM.format(then="trap 'touch told' TERM; while :; do sleep 0.1; done")
@@ -341,6 +355,7 @@ def test_a_program_and_what_it_has_started_die_with_the_process_that_leads(app: 
         until_sync(lambda: not any(is_running(pid) for pid in running), what="they are gone")
 
 
+@pytest.mark.one_server
 def test_a_program_ends_in_time_when_the_process_that_leads_is_frozen(rota_database: str, tmp_path: Path) -> None:
     """Its keeper knows until when it may run, and nobody else leads before that."""
     command = ("leaders", "exec", "--dsn", rota_database, "nightly", "--", "sh", "-c", PROGRAM.format(then=""))
