@@ -22,7 +22,7 @@ __all__ = ["run_led"]
 _KEEPER = Path(__file__).with_name("keeper.py")
 _TELL_SECONDS = 0.5
 # What ends a process that does not heed it, and can be heeded.
-_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 
 
 def run_led(app: Rota, name: str, command: Sequence[str], *, limit: float | None, grace: float) -> int:
@@ -53,11 +53,10 @@ async def _run(leadership: Leadership, command: Sequence[str], grace: float, los
         if not started.done():
             leading.cancel()  # it still waits for its turn
 
-    for number in _STOPS:
-        if (
-            number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
-        ):  # nohup: the program outlives its terminal
-            loop.add_signal_handler(number, stopped, number)
+    # under nohup it is ignored, and the program is to outlive its terminal
+    left_alone = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+    for number in _STOPS - left_alone:
+        loop.add_signal_handler(number, stopped, number)
     try:
         return await leading
     except asyncio.CancelledError:
