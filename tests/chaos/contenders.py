@@ -19,6 +19,8 @@ from tests.leases.history import Begun, Look, Span, Write, spans, violations
 from rota.clock import boottime
 from rota.testing import until_sync
 
+# `make chaos`: all of it, in its whole size
+LONG = "ROTA_CHAOS_FAULTS" in os.environ
 PROGRAM = Path(__file__).with_name("contender.py")
 TABLE = "create table if not exists public.writes (number bigserial, epoch bigint, at timestamptz default clock_timestamp())"
 
@@ -55,6 +57,10 @@ class Contender:
     def resign(self) -> float:
         return self.signal(signal.SIGUSR1)
 
+    def cut_link(self) -> float:
+        """Take the only link of its network down: nothing arrives any more, and nobody says so. The second time it comes up."""
+        return self.signal(signal.SIGUSR2)
+
     def terminate(self) -> float:
         return self.signal(signal.SIGTERM)
 
@@ -83,11 +89,19 @@ class Arena:
         shift: float = 0.0,
         linger: float = 0.0,
         foreign: bool = False,
+        link: bool = False,
+        sleep: str = "",
+        ahead: float = 0.0,
         env: dict[str, str] | None = None,
     ) -> Contender:
+        """`link`: in a network of its own, see `cut_link`. `ahead`: so much do the clocks of durations show more than here."""
         options = {"dsn": dsn or self.dsn, "diary": str(self.diary), "who": who, "lease": lease, "apps": apps}
-        options |= {"broken": broken, "shift": shift, "linger": linger, "foreign": foreign}
-        command = [sys.executable, str(PROGRAM), json.dumps(options)]
+        options |= {"broken": broken, "shift": shift, "linger": linger, "foreign": foreign, "link": link}
+        options |= {"sleep": sleep, "ahead": ahead}
+        apart = ["unshare", "--net"] if link else []
+        if ahead:
+            apart = ["unshare", "--time", f"--monotonic={ahead:.0f}", f"--boottime={ahead:.0f}", "--"]
+        command = [*apart, sys.executable, str(PROGRAM), json.dumps(options)]
         process = subprocess.Popen(command, env={**os.environ, **(env or {})}, start_new_session=True)
         self.contenders[who] = Contender(who, process)
         return self.contenders[who]
@@ -102,6 +116,11 @@ class Arena:
                 self._read += len(line)
                 self._notes.append(json.loads(line))
         return [note for note in self._notes if (what is None or note["what"] == what) and note["at"] > after]
+
+    def forget(self) -> None:
+        """Begin anew, with what is noted from now on."""
+        self.notes()
+        self._notes.clear()
 
     def looks(self) -> list[Look]:
         return [Look(n["who"], n["epoch"], n["before"], n["after"]) for n in self.notes("valid")]

@@ -151,6 +151,7 @@ def standby(own_server: Any, tmp_path: Path) -> Iterator[str]:
         "-R",
         "-c",
         "fast",
+        "--no-sync",
     ]
     (tmp_path / "standby").mkdir()
     subprocess.run(copying, check=True)

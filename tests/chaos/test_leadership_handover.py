@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.chaos.contenders import Arena, arena_at, of
+from tests.chaos.contenders import LONG, Arena, arena_at, of
 
 from rota import Rota
 from rota.clock import boottime
@@ -44,17 +45,20 @@ def test_who_waits_leads_within_a_tenth_of_a_second_of_a_resignation_or_a_stop(a
     print(f"resigned: {figures(resigned)}; stopped: {figures(stopped)}")
     assert statistics.median(resigned) < 0.1
     assert statistics.median(stopped) < 0.1
+    # each of them, but for one that a busy machine may spoil: a net that looks now and then would take half a second
+    assert sorted(resigned)[-2] < 0.1
     assert arena.violations() == []
 
 
 def test_a_killed_leader_is_followed_within_two_seconds(arena: Arena) -> None:
-    for who in "abcdef":
-        arena.start(who)
+    kills = 10 if LONG else 3
+    for number in range(kills + 1):
+        arena.start(f"p{number}")
     arena.wait_for_leader()
-    arena.wait_for_standbys(5)
+    arena.wait_for_standbys(kills)
 
     took = []
-    for left in (4, 3, 2, 1, 0):
+    for left in reversed(range(kills)):
         leader = arena.leader()
         at = arena.contenders[of(leader)].kill()
         took.append(arena.wait_for_leader(at, leader["epoch"])["after"] - at)
@@ -96,24 +100,25 @@ async def test_a_worker_that_stops_and_one_whose_supervisor_saw_it_die_are_follo
         lines = [line.split() for line in diary.read_text().splitlines()]
         return (int(lines[-1][0]), float(lines[-1][1])) if len(lines) == times else None
 
+    stops, stopped = 3, []
     async with Rota(rota_database) as app:
-        workers = {
-            worker.pid: worker
-            for worker in [await SupervisedWorker.start(str(tmp_path / "app.py"), dsn=rota_database) for _ in range(3)]
-        }
+        started = [SupervisedWorker.start(str(tmp_path / "app.py"), dsn=rota_database) for _ in range(stops + 2)]
+        workers = {worker.pid: worker for worker in await asyncio.gather(*started)}
         try:
-            first, _ = await until(lambda: begun(1), 20, "one leads")
-            await until(lambda: len(app.leaders.list_sync()[0].standbys) == 2, 20, "the others wait")
-            at = boottime()
-            workers[first].terminate()
-            second, began = await until(lambda: begun(2), what="another leads")
-            stopped = began - at
-            await until(lambda: len(app.leaders.list_sync()[0].standbys) == 1, 20, "the last one waits")
-            workers[second].kill()
-            await workers[second].wait()
-            at = boottime()
-            await workers[second].end_membership(app.database)
-            _, began = await until(lambda: begun(3), what="the last one leads")
+            leader, _ = await until(lambda: begun(1), 20, "one leads")
+            for turn in range(1, stops + 2):
+                waiting = stops + 2 - turn
+                await until(lambda: len(app.leaders.list_sync()[0].standbys) == waiting, 20, "the others wait")  # noqa: B023
+                if turn <= stops:
+                    at = boottime()
+                    workers[leader].terminate()
+                else:
+                    workers[leader].kill()
+                    await workers[leader].wait()
+                    at = boottime()
+                    await workers[leader].end_membership(app.database)
+                leader, began = await until(lambda: begun(turn + 1), what="another leads")  # noqa: B023
+                stopped.append(began - at)
         finally:
             for worker in workers.values():
                 worker.kill()
@@ -121,7 +126,8 @@ async def test_a_worker_that_stops_and_one_whose_supervisor_saw_it_die_are_follo
 
         ended = await app.members(ended=True)
 
-    print(f"drained: {stopped * 1000:.0f} ms; seen to die: {(began - at) * 1000:.0f} ms")
-    assert stopped < 0.5
-    assert began - at < 0.5
-    assert sorted(str(member.end_reason) for member in ended if member.end_reason) == ["left", "suspected"]
+    *drained, died = stopped
+    print(f"drained: {figures(drained)}; seen to die: {died * 1000:.0f} ms")
+    assert statistics.median(drained) < 0.1
+    assert died < 0.5
+    assert sorted(str(member.end_reason) for member in ended if member.end_reason) == ["left"] * stops + ["suspected"]

@@ -22,7 +22,7 @@ from rota.testing import until_sync
 pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
 
 # the whole size with `make chaos`
-PROCESSES, WATCHED_SECONDS = (10, 30.0) if "ROTA_CHAOS_FAULTS" in os.environ else (2, 6.0)
+PROCESSES, WATCHED_SECONDS = (10, 30.0) if "ROTA_CHAOS_FAULTS" in os.environ else (2, 3.0)
 STANDBYS = 100
 
 WAIT = """

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,32 +16,63 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.chaos.contenders import Arena, arena_at, of
 from tests.chaos.faults import Admin, end_sessions
 from tests.chaos.test_faults_of_the_database import standby as standby
+from tests.conftest import OwnServer, installed
 from tests.leases.history import violations
 
 from rota import DatabaseUnavailable
+from rota.clock import boottime
 from rota.leases.door import is_being_replaced
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
 from rota.testing import until_sync
+from rota.testing.servers import throwaway_server
 
 pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
 
 PATIENCE = 0.75  # for which a member without its session is believed to be alive
 
 
-@pytest.fixture
-def arena(own_server: Any, tmp_path: Path) -> Iterator[Arena]:
-    with arena_at(own_server.dsn, tmp_path) as arena:
-        for who in "abc":
-            arena.start(who)
+@contextlib.contextmanager
+def contending(dsn: str, folder: Path) -> Iterator[Arena]:
+    with arena_at(dsn, folder) as arena:
+        for who, apps in {"a": 1, "bc": 2}.items():  # a process takes a second to start
+            arena.start(who, apps=apps)
         arena.wait_for_leader()
         arena.wait_for_standbys(2)
         yield arena
 
 
+@pytest.fixture(scope="module")
+def shared(postgres_version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OwnServer, Arena]]:
+    """A server, and three that contend on it, for tests after which both are well."""
+    server = throwaway_server(installed()[postgres_version])
+    try:
+        own = OwnServer(server, installed()[postgres_version])
+        with contending(own.dsn, tmp_path_factory.mktemp("arena")) as arena:
+            yield own, arena
+    finally:
+        server.close()
+
+
 @pytest.fixture
-def admin(own_server: Any) -> Iterator[Admin]:
-    with psycopg.connect(own_server.dsn, autocommit=True) as connection:
+def server(shared: tuple[OwnServer, Arena]) -> OwnServer:
+    return shared[0]
+
+
+@pytest.fixture
+def arena(shared: tuple[OwnServer, Arena]) -> Arena:
+    """With nothing in its diary but that someone leads."""
+    arena = shared[1]
+    arena.wait_for_leader(boottime())
+    arena.wait_for_standbys(2)
+    arena.forget()
+    arena.wait_for_leader()
+    return arena
+
+
+@pytest.fixture
+def admin(server: OwnServer) -> Iterator[Admin]:
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
         yield connection
 
 
@@ -52,8 +82,7 @@ def ended_bodies(arena: Arena) -> list[Any]:
 
 def well(arena: Arena, seconds: float = 1.0) -> None:
     """Return when whoever leads has been seen to lead, without a break, for a while from now on."""
-    at = time.clock_gettime(time.CLOCK_BOOTTIME)
-    arena.wait_for_leader(at + seconds)
+    arena.wait_for_leader(boottime() + seconds)
 
 
 def test_a_healthy_leader_whose_sessions_are_ended_keeps_its_term(arena: Arena, admin: Admin) -> None:
@@ -80,16 +109,16 @@ CONTROL_OF_LEADER = f"{CONTROLS} where id = (select member from rota.leases)"
 CUT_LEADER = f"select pg_terminate_backend(pid) from ({CONTROL_OF_LEADER}) as leader"
 
 
-def test_a_crash_of_the_server_leaves_one_leader(own_server: Any, arena: Arena) -> None:
+def test_a_crash_of_the_server_leaves_one_leader(server: OwnServer, arena: Arena) -> None:
     """For a moment nobody is there to say what goes on: a leader that waits longer for it than it may steps down."""
-    own_server.restart("immediate")
+    server.restart("immediate")
     well(arena)
 
     assert arena.violations() == []
 
 
-def test_a_healthy_leader_keeps_its_term_when_the_server_restarts(own_server: Any, arena: Arena) -> None:
-    own_server.restart("fast")
+def test_a_healthy_leader_keeps_its_term_when_the_server_restarts(server: OwnServer, arena: Arena) -> None:
+    server.restart("fast")
     well(arena)
 
     assert len(arena.spans()) == 1
@@ -108,7 +137,7 @@ def test_a_crash_of_one_session_which_ends_all_of_them_costs_no_term(arena: Aren
 
 
 def test_a_restart_that_takes_longer_than_anyone_waits_for_a_session_costs_no_term(
-    own_server: Any, arena: Arena, admin: Admin
+    server: OwnServer, arena: Arena, admin: Admin
 ) -> None:
     """The server says that it is shutting down, for as long as one of its processes does not end."""
     hanging = admin.info.backend_pid
@@ -117,7 +146,7 @@ def test_a_restart_that_takes_longer_than_anyone_waits_for_a_session_costs_no_te
 
     os.kill(hanging, signal.SIGSTOP)
     try:
-        restarting = threading.Thread(target=own_server.restart, args=("fast",))
+        restarting = threading.Thread(target=server.restart, args=("fast",))
         restarting.start()
         arena.wait_for_leader(leader["at"] + 3 * PATIENCE)
     finally:
@@ -130,29 +159,28 @@ def test_a_restart_that_takes_longer_than_anyone_waits_for_a_session_costs_no_te
     assert arena.violations() == []
 
 
-def test_a_server_that_stops_the_patient_way_has_no_second_leader(own_server: Any, arena: Arena, admin: Admin) -> None:
-    """It lets nobody in, but serves those it has: they must not end a leader that cannot come back."""
-    stop_patiently(own_server.dsn, admin)
-    assert admin.execute(CUT_LEADER).fetchall() == [(True,)]
-    suspected = "select from rota.members where suspected_at < statement_timestamp() - interval '1.5 seconds'"
-    until_sync(lambda: admin.execute(suspected).rowcount, what="the others have suspected it for long")
+def test_a_server_that_stops_the_patient_way_has_no_second_leader(own_server: Any, tmp_path: Path) -> None:
+    """It lets nobody in, but serves those it has: they must not end a leader that cannot come back.
 
-    assert violations(arena.looks()) == []
-    assert len(arena.spans()) == 1
-
-
-def test_one_of_several_servers_that_lets_nobody_in_says_nothing_of_the_others(own_server: Any, admin: Admin) -> None:
+    And one of several servers that lets nobody in says nothing of the others.
+    """
     one = conninfo_to_dict(own_server.dsn)
     two = make_conninfo(own_server.dsn, host=f"{one['host']},127.0.0.1", port=f"{one['port']},1")
-    stop_patiently(own_server.dsn, admin)
+    with contending(own_server.dsn, tmp_path) as arena, psycopg.connect(own_server.dsn, autocommit=True) as admin:
+        stop_patiently(own_server.dsn, admin)
+        assert admin.execute(CUT_LEADER).fetchall() == [(True,)]
+        suspected = "select from rota.members where suspected_at < statement_timestamp() - interval '1.5 seconds'"
+        until_sync(lambda: admin.execute(suspected).rowcount, what="the others have suspected it for long")
 
-    said = []
-    for dsn in (own_server.dsn, two):
-        with pytest.raises(DatabaseUnavailable, match="the database system is shutting down") as refusal:
-            Connector(Dsn(dsn), "control").connect_sync()
-        said.append(is_being_replaced(refusal.value))
+        assert [is_being_replaced(refusal(dsn)) for dsn in (own_server.dsn, two)] == [True, False]
+        assert violations(arena.looks()) == []
+        assert len(arena.spans()) == 1
 
-    assert said == [True, False]
+
+def refusal(dsn: str) -> Exception:
+    with pytest.raises(DatabaseUnavailable, match="the database system is shutting down") as refused:
+        Connector(Dsn(dsn), "control").connect_sync()
+    return refused.value
 
 
 def stop_patiently(dsn: str, admin: Admin) -> None:

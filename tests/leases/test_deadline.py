@@ -66,3 +66,26 @@ async def test_who_has_just_joined_believes_no_suspicion_from_before(rota_databa
             await until(ended, what="the other is ended")
 
         assert ended() >= timedelta(seconds=0.7)
+
+
+@pytest.mark.one_server
+async def test_who_saw_the_clock_of_the_database_step_believes_no_expiry_for_a_lease(rota_database: str) -> None:
+    """By the clock of before, those who were silent just then may have all of theirs."""
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        async with Rota(rota_database, lease="1.5s") as app, app.leadership("indexer"):
+            db.execute(
+                "insert into rota.members (id, name, host, pid, release, expires_at) values "
+                "(gen_random_uuid(), 'm', 'h', 1, '0', 'infinity')"
+            )
+            settled = "select from rota.members where attached_at < statement_timestamp() - interval '2 seconds'"
+            await until(lambda: db.execute(settled).rowcount, what="an expiry would be believed")
+            stepped = """
+                update rota.members
+                set expires_at = case when host = 'h' then now() else expires_at end,
+                    renewed_at = case when host = 'h' then renewed_at else renewed_at - interval '1 hour' end
+                """
+            db.execute(stepped)
+            after = "select ended_at - expires_at from rota.members where host = 'h' and ended_at is not null"
+            ended = await until(lambda: db.execute(after).fetchone(), what="the other is ended")
+
+    assert ended[0] >= timedelta(seconds=1.4)

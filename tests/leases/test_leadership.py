@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -51,7 +53,8 @@ async def test_who_leads_is_told_to_who_tries_and_it_does_not_wait(app: Rota, ot
     held = refused.value
     assert (held.name, held.epoch, held.since) == ("indexer", term.epoch, term.since)
     assert held.exit_code == 3
-    assert str(held.holder) in str(held)
+    assert (held.host, held.holder) == (socket.gethostname(), f"{held.host}:{os.getpid()}")
+    assert held.holder in str(held)
 
 
 async def test_a_database_that_is_away_is_another_error(rota_database: str) -> None:

@@ -40,8 +40,10 @@ def join(connection: psycopg.Connection[Any], key: int | None = None) -> UUID:
 LATER = datetime(9999, 1, 1, tzinfo=UTC)
 
 
-def beat(member: UUID, *, settled: bool = True, let_in_at: datetime | None = LATER) -> Query[Watched]:
-    return watch_members(member, LEASE, grace=GRACE, settled=settled, let_in_at=let_in_at)
+def beat(
+    member: UUID, *, settled: bool = True, let_in_at: datetime | None = LATER, within: timedelta | None = None
+) -> Query[Watched]:
+    return watch_members(member, LEASE, grace=GRACE, settled=settled, let_in_at=let_in_at, within=within)
 
 
 def watch(
@@ -143,6 +145,19 @@ def test_a_peer_that_was_away_itself_does_not_believe_in_the_expiry_of_others(db
 
     assert watch(db, settled=False).ended == ()
     assert row(db, member)["ended_at"] is None
+
+
+@pytest.mark.parametrize("sign", [{"expires_at": "1 second"}, {"suspected_at": "1 second"}])
+def test_a_peer_that_sees_the_clock_set_forward_ends_nobody(db: psycopg.Connection[Any], sign: dict[str, str]) -> None:
+    member, peer = join(db, key=42), join(db)
+    renewal = ask(db, beat(peer, within=timedelta(seconds=2)))
+    age(db, member, **sign)
+    age(db, peer, renewed_at="3 seconds")  # and by its own clock it was a second
+
+    after = ask(db, beat(peer, within=timedelta(seconds=2)))
+    assert (renewal.stepped, after.stepped, after.renewed, after.ended) == (False, True, True, ())
+    later = ask(db, beat(peer, within=timedelta(seconds=2)))
+    assert (later.stepped, [ended.id for ended in later.ended]) == (False, [member])
 
 
 @pytest.mark.parametrize("let_in", [None, timedelta(seconds=0.5)])

@@ -24,7 +24,7 @@ HOLD = """
 import asyncio
 from rota import Rota
 
-app = Rota(lease="2s")
+app = Rota(lease="1.5s")
 
 @app.task(name="hold")
 async def hold() -> None:

@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -51,6 +52,7 @@ from rota.leases.members import (
     leave_member,
     watch_members,
 )
+from rota.leases.progress import Progress
 from rota.leases.prune import prune_leases
 from rota.leases.questions import Questions
 from rota.leases.session import ControlSession
@@ -112,6 +114,8 @@ class Control:
         reactions: Reactions | None = None,
     ) -> None:
         self.settings = settings or LeaseSettings()
+        #: what is carried by the next beat
+        self.progress = Progress()
         self._release = release
         self._facts = facts
         self._work = dict(work)
@@ -121,6 +125,7 @@ class Control:
         self._session = ControlSession(connector, schema, self._bell)
         self._trust = Trust(self.settings)
         self._unsteady_until = 0.0
+        self._stepped_at = 0.0
         self._seeking: frozenset[str] = frozenset()
         self._leading: frozenset[str] = frozenset()
         self._beat_now = False
@@ -238,19 +243,28 @@ class Control:
         """Renew, look at the peers, probe the listener; returns how long to rest."""
         asked_at = boottime()
         steady = asked_at > self._unsteady_until
+        progress = self.progress.untold()
         watched = self._session.ask(
             watch_members(
                 self.member,
                 self.settings.lease,
                 grace=self.settings.grace,
-                settled=asked_at - self._session.opened_at > self.settings.lease.total_seconds(),
+                settled=asked_at - max(self._session.opened_at, self._stepped_at) > self.settings.lease.total_seconds(),
                 let_in_at=self._door.open_at if steady else None,
+                # a step that is smaller than the margin ends nobody before its own deadline
+                within=timedelta(seconds=asked_at - self._trust.renewed_at) + self.settings.margin,
                 seeking=self._seeking,
+                progress=progress,
             )
         )
+        self.progress.told(progress)
         if not watched.renewed:
             self._identity_lost()
             return 0.0
+        if watched.stepped:
+            # by the clock of before, others may have their lease, and have just been suspected
+            self._stepped_at = boottime()
+            self._unsteady_until = max(self._unsteady_until, self._stepped_at + self.settings.grace.total_seconds())
         self._trust.renewed(asked_at)
         if watched.vacant:
             self._reactions.on_vacant(watched.vacant)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from rota.postgres.query import Query, many, statement
@@ -14,7 +14,10 @@ __all__ = ["LeaderView", "TermView", "list_leaders", "list_terms"]
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """Who leads a name, or that nobody does; and who waits for it. `since` is when that began."""
+    """Who leads a name, or that nobody does; and who waits for it. `since` is when that began.
+
+    `progress_age` is for how long a leader that calls `term.progress(note)` has not done so, by the clock of the database.
+    """
 
     name: str
     epoch: int
@@ -24,6 +27,8 @@ class LeaderView:
     member: UUID | None
     since: datetime
     asked_to_resign: bool
+    progress_age: timedelta | None
+    progress_note: str | None
     standbys: Sequence[str]
 
 
@@ -34,6 +39,8 @@ LIST_LEADERS = statement(
         lease.name, lease.epoch, leader.name, leader.host, leader.pid, leader.id,
         case when leader.id is not null then lease.acquired_at else coalesce(term.ended_at, gone.ended_at, lease.acquired_at) end,
         leader.id is not null and term.resign_requested_at is not null,
+        case when leader.id is not null then statement_timestamp() - term.progressed_at end,
+        case when leader.id is not null then term.progress_note end,
         array(
             select waiting.name
             from {schema}.standbys as standby
@@ -58,7 +65,11 @@ def list_leaders(name: str | None = None) -> Query[list[LeaderView]]:
 
 @dataclass(frozen=True, slots=True)
 class TermView:
-    """A term there was, or is: then it has no end."""
+    """A term there was, or is: then it has no end.
+
+    `end_reason` is resigned, lost or taken; `lost_because` is how the process of one that was lost had ended, in the words of
+    `rota members list`: expired, suspected or left.
+    """
 
     name: str
     epoch: int
@@ -69,15 +80,23 @@ class TermView:
     acquired_at: datetime
     ended_at: datetime | None
     end_reason: str | None
+    lost_because: str | None
 
 
 LIST_TERMS = statement(
     "list_terms",
     """
-    select name, epoch, holder, host, pid, member, acquired_at, ended_at, end_reason
-    from {schema}.terms
-    where name = %(name)s
-    order by epoch desc
+    select
+        term.name, term.epoch, term.holder, term.host, term.pid, term.member, term.acquired_at,
+        coalesce(term.ended_at, gone.ended_at),
+        -- that it is lost is written down by who leads next
+        coalesce(term.end_reason, case when gone.id is not null then 'lost' end),
+        coalesce(term.lost_because, gone.end_reason)
+    from {schema}.terms as term
+    left join {schema}.members as gone
+        on gone.id = term.member and gone.ended_at is not null and term.ended_at is null
+    where term.name = %(name)s
+    order by term.epoch desc
     limit %(limit)s
     """,
 )

@@ -35,26 +35,31 @@ class Leaders:
         return self._database.run_sync(list_terms(name, limit=limit))
 
     async def resign(
-        self, name: str, *, force: bool = False, by: str | None = None, dry_run: bool = False
+        self, name: str, *, force: bool = False, epoch: int | None = None, by: str | None = None, dry_run: bool = False
     ) -> LeaderView:
         """Ask the leader to step down, which it does when its body has ended; returns who that is.
 
         With `force` its term is over at once: fenced work that is open is rolled back and no more is let in, but what else it does
-        may overlap with the next term. `by` is who is on record for it; by default this process. Raises NotPossible when nobody
-        leads.
+        may overlap with the next term. `epoch` says which term is meant: another one is left alone. `by` is who is on record
+        for it; by default this process. Raises NotPossible when nobody leads, or no longer in that term.
         """
-        return await self._database.run_steps(self._resign(name, force, actor(by), dry_run), dry_run=dry_run)
+        return await self._database.run_steps(self._resign(name, force, epoch, actor(by), dry_run), dry_run=dry_run)
 
     def resign_sync(
-        self, name: str, *, force: bool = False, by: str | None = None, dry_run: bool = False
+        self, name: str, *, force: bool = False, epoch: int | None = None, by: str | None = None, dry_run: bool = False
     ) -> LeaderView:
-        return self._database.run_steps_sync(self._resign(name, force, actor(by), dry_run), dry_run=dry_run)
+        return self._database.run_steps_sync(self._resign(name, force, epoch, actor(by), dry_run), dry_run=dry_run)
 
-    def _resign(self, name: str, force: bool, actor: str, dry_run: bool) -> Steps[LeaderView]:
+    def _resign(self, name: str, force: bool, epoch: int | None, actor: str, dry_run: bool) -> Steps[LeaderView]:
         found: list[LeaderView] = yield list_leaders(name)
         leader = found[0] if found else None
-        if leader is None or leader.member is None or not (force or (yield request_resignation(name))):
+        if leader is None or leader.member is None:
             raise NotPossible(f"Nobody leads {name!r}, so nobody can step down. `rota leaders list` tells what is led.")
+        if epoch not in (None, leader.epoch) or not (force or (yield request_resignation(name, leader.epoch))):
+            raise NotPossible(
+                f"The term of {name!r} that was meant, epoch {epoch or leader.epoch}, is over: whoever leads now was not asked to "
+                "step down. `rota leaders list` tells who that is."
+            )
         if force and not dry_run:  # to end a session cannot be undone
             if roles := (yield evict(name, leader.epoch, self._database.schema)):
                 raise NotPossible(

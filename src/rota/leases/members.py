@@ -14,13 +14,15 @@ locks taken before, and leases ran out while nobody could renew. A cut network f
 is about to stop serves who is connected, and lets nobody come back. So a free lock counts only for a member that attached to
 this very server since it started, and in the eyes of a peer that was not itself cut off a moment ago and was let in by a new
 session when the other had had its time; and an expiry only in the eyes of a peer whose own session has stood for a whole lease.
+A clock of the server that is set forward makes every lease look old: whoever sees by its own clock that more time has passed there
+than here ends nobody until all have had the time to renew. One that is set back only makes leases longer.
 
 A member that finds itself renewable past its expiry is renewed: nobody has ended it, so nobody has taken anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -28,6 +30,8 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from rota.clock import boottime
+from rota.leases.progress import Report
 from rota.postgres.query import Query, many, nothing, scalar, statement
 
 __all__ = [
@@ -57,7 +61,8 @@ class Watched:
     """What one beat found. `renewed` is False when we were ended: then we hold nothing any more.
 
     Besides who was ended by it, and when the next suspicion ripens: which of the names we seek nobody leads, and the epochs of
-    those we lead; `asked` are those of them that someone wants us to give up.
+    those we lead; `asked` are those of them that someone wants us to give up. `stepped` says that the database's clock was set
+    forward since our last beat.
     """
 
     renewed: bool
@@ -66,6 +71,7 @@ class Watched:
     vacant: tuple[str, ...]
     leads: Mapping[str, int]
     asked: frozenset[str]
+    stepped: bool
 
 
 HOLD = statement("hold_member_lock", "select pg_try_advisory_lock(%(key)s)")
@@ -205,6 +211,13 @@ WATCH = statement(
             for update skip locked
         ))
         returning member.id
+    ), clock as materialized (
+        select exists (
+            select
+            from {schema}.members as member
+            where member.id = %(id)s
+              and statement_timestamp() - member.renewed_at > %(within)s::interval
+        ) as stepped
     ), ended as (
         update {schema}.members as member
         set ended_at = statement_timestamp(),
@@ -215,6 +228,8 @@ WATCH = statement(
             from {schema}.members as peer
             where peer.ended_at is null
               and peer.id <> %(id)s
+              -- a clock that was set forward makes every lease and every suspicion look old
+              and not (select clock.stepped from clock)
               and (
                   (peer.expires_at < statement_timestamp() and %(settled)s)
                   or (
@@ -231,6 +246,20 @@ WATCH = statement(
         select count({schema}.announce(lease.name))
         from {schema}.leases as lease
         where lease.member in (select ended.id from ended)
+    ), said as materialized (
+        select term.name, term.epoch, report.note, statement_timestamp() - make_interval(secs => report.age) as at
+        from renewed, unnest(%(names)s::text[], %(epochs)s::bigint[], %(notes)s::text[], %(ages)s::float8[])
+            as report(name, epoch, note, age)
+        join {schema}.terms as term on term.name = report.name and term.epoch = report.epoch and term.ended_at is null
+        -- who has it locked may be an operator who takes their time
+        for update of term skip locked
+    ), progressed as (
+        update {schema}.terms as term
+        set progressed_at = said.at,
+            progress_note = said.note
+        from said
+        where term.name = said.name
+          and term.epoch = said.epoch
     ), mine as materialized (
         select lease.name, lease.epoch, term.resign_requested_at is not null as asked
         from {schema}.leases as lease
@@ -261,7 +290,8 @@ WATCH = statement(
                 where lease.name = sought.name
             )
         ),
-        (select json_agg(json_build_array(mine.name, mine.epoch, mine.asked)) from mine)
+        (select json_agg(json_build_array(mine.name, mine.epoch, mine.asked)) from mine),
+        (select clock.stepped from clock)
     """,
 )
 
@@ -273,7 +303,9 @@ def watch_members(
     grace: timedelta,
     settled: bool,
     let_in_at: datetime | None,
+    within: timedelta | None = None,
     seeking: Collection[str] = (),
+    progress: Sequence[Report] = (),
 ) -> Query[Watched]:
     """The beat: prolong our lease and clear any suspicion; suspect the peers whose lock is free, and end those whose suspicion
     or lease has run its time, telling those who wait for what they led.
@@ -281,14 +313,23 @@ def watch_members(
     `settled` says that our own session has stood for a whole lease, so that an expiry we see is neither our own absence nor
     the server's. `let_in_at` is when the server last let a new session of ours in: who was suspected for its time by then could
     have come back as well. None when we were cut off a moment ago, by something that may have cut off the others too.
+    `within` is how long ago our last beat can have been at most: if the database's clock says more, it was set forward, and nobody
+    is ended. `progress` is what our leaders said since then.
     One statement, since each process sends it twice a second.
     """
-    params = {"id": id, "lease": lease, "grace": grace, "settled": settled, "let_in_at": let_in_at}
-    return WATCH.query({**params, "seeking": sorted(seeking)}, read=_watched)
+    now = boottime()
+    params = {"id": id, "lease": lease, "grace": grace, "settled": settled, "let_in_at": let_in_at, "within": within}
+    reports = {
+        "names": [report.name for report in progress],
+        "epochs": [report.epoch for report in progress],
+        "notes": [report.note for report in progress],
+        "ages": [now - report.at for report in progress],
+    }
+    return WATCH.query({**params, **reports, "seeking": sorted(seeking)}, read=_watched)
 
 
 def _watched(rows: Any) -> Watched:
-    ((renewed, ended, ripens_in, vacant, mine),) = rows
+    ((renewed, ended, ripens_in, vacant, mine, stepped),) = rows
     return Watched(
         renewed,
         tuple(EndedMember(UUID(member), name, reason) for member, name, reason in ended or ()),
@@ -296,6 +337,7 @@ def _watched(rows: Any) -> Watched:
         tuple(vacant),
         {name: epoch for name, epoch, _ in mine or ()},
         frozenset(name for name, _, asked in mine or () if asked),
+        stepped,
     )
 
 

@@ -86,14 +86,20 @@ ACQUIRE = statement(
         select * from first union all select * from next
     ), closed as (
         update {schema}.terms as term
-        set ended_at = coalesce(
-                (select member.ended_at from {schema}.members as member where member.id = term.member), won.acquired_at
-            ),
-            end_reason = 'lost'
-        from won
+        set ended_at = coalesce(gone.ended_at, won.acquired_at),
+            end_reason = 'lost',
+            lost_because = gone.end_reason
+        from won, (
+            select open.epoch, member.ended_at, member.end_reason
+            from {schema}.terms as open
+            left join {schema}.members as member on member.id = open.member
+            where open.name = %(name)s
+              and open.ended_at is null
+        ) as gone
         where term.name = %(name)s
           and term.epoch < won.epoch
           and term.ended_at is null
+          and gone.epoch = term.epoch
     ), opened as (
         insert into {schema}.terms (name, epoch, member, holder, host, pid, acquired_at)
         select %(name)s, won.epoch, me.id, me.name, me.host, me.pid, won.acquired_at
@@ -299,21 +305,22 @@ REQUEST = statement(
         set resign_requested_at = coalesce(term.resign_requested_at, statement_timestamp())
         from {schema}.leases as lease
         where lease.name = %(name)s
+          and lease.epoch = %(epoch)s
           and lease.member is not null
           and term.name = lease.name
           and term.epoch = lease.epoch
-        returning term.name, term.epoch, term.holder
+        returning term.name
     ), told as materialized (
         select count({schema}.announce(asked.name)) from asked
     )
-    select asked.epoch, asked.holder from asked, told
+    select asked.name from asked, told
     """,
 )
 
 
-def request_resignation(name: str) -> Query[tuple[int, str] | None]:
-    """Ask the leader to step down; returns its epoch and who it is. It does so when its body has ended."""
-    return REQUEST.query({"name": name}, read=lambda rows: (rows[0][0], rows[0][1]) if rows else None)
+def request_resignation(name: str, epoch: int) -> Query[bool]:
+    """Ask who leads in this term to step down, which it does when its body has ended. False when the term is over."""
+    return REQUEST.query({"name": name, "epoch": epoch}, read=lambda rows: bool(rows))
 
 
 STAND_BY = statement(

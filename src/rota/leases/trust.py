@@ -41,6 +41,8 @@ class Trust:
         self._grace = settings.grace.total_seconds()
         self._until = 0.0
         self._lease_ends = 0.0
+        #: when the last renewal was asked for
+        self.renewed_at = 0.0
 
     @property
     def left(self) -> float:
@@ -49,6 +51,7 @@ class Trust:
 
     def renewed(self, asked_at: float) -> None:
         """The database prolonged the lease at some time after this one."""
+        self.renewed_at = asked_at
         self._until = self._lease_ends = asked_at + self._lease
 
     def broken(self, well_at: float) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rota.app import Rota
 from rota.clock import boottime
-from rota.errors import ConfigurationError
+from rota.errors import ConfigurationError, RotaError
 from rota.leases.leadership import Leadership
 from rota.leases.term import Term
 
@@ -21,6 +21,8 @@ __all__ = ["run_led"]
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _TELL_SECONDS = 0.5
+# What ends a process that does not heed it, and can be heeded.
+_STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 
 
 def run_led(app: Rota, name: str, command: Sequence[str], *, limit: float | None, grace: float) -> int:
@@ -51,7 +53,9 @@ async def _run(leadership: Leadership, command: Sequence[str], grace: float, los
         if not started.done():
             leading.cancel()  # it still waits for its turn
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # under nohup it is ignored, and the program is to outlive its terminal
+    left_alone = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+    for number in _STOPS - left_alone:
         loop.add_signal_handler(number, stopped, number)
     try:
         return await leading
@@ -71,12 +75,19 @@ async def _lead(
         started.set_result(None)
         async with _kept(term, lost) as keeper:
             program = await _start(command, term, keeper)
-            ended = asyncio.ensure_future(program.wait())
+            ended, unkept = asyncio.ensure_future(program.wait()), asyncio.ensure_future(keeper.wait())
             try:
-                await asyncio.wait([ended, stop], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([ended, stop, unkept], return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
                 await _end(ended, keeper, signal.SIGTERM, lost)
                 raise
+            if unkept.done() and not ended.done() and not stop.done():
+                await _end(ended, keeper, signal.SIGTERM, lost)
+                term.check()  # it may have done what it is for
+                raise RotaError(
+                    f"The keeper of {command[0]!r}, process {keeper.pid}, has died, so the program was ended: nobody would end it in "
+                    "time if this process froze. Find out who kills processes here, and start it again."
+                )
             if not ended.done():
                 await _end(ended, keeper, stop.result(), grace)
             code = ended.result()

@@ -24,8 +24,13 @@ create table {schema}.terms (
     acquired_at timestamptz not null,
     -- someone wants the leader to step down
     resign_requested_at timestamptz,
+    -- when the leader last said that its work goes on, and what it said
+    progressed_at timestamptz,
+    progress_note text,
     ended_at timestamptz,
     end_reason text check (end_reason in ('resigned', 'lost', 'taken')),
+    -- how the member of one that was lost had ended, of which nothing is left after a week
+    lost_because text,
     primary key (name, epoch),
     check ((ended_at is null) = (end_reason is null))
 );
