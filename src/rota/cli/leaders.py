@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import click
 
@@ -117,18 +118,37 @@ def watch(name: str | None, every: str, as_json: bool, dsn: str | None, schema: 
     It looks now and then, and shows what it finds; `rota leaders terms NAME` has every term.
     """
     pause, known = seconds(every, "--every"), dict[str, tuple[int, str | None]]()
-    with open_app(dsn, schema) as app, contextlib.suppress(KeyboardInterrupt):
+    with open_app(dsn, schema) as app, _interrupts() as interrupted:
         # an address that was never right is an error, and not waited for
         names = {each.name for each in app.leaders.list_sync()}
         if name is not None and name not in names:
             say(f"nobody has led {name} here so far; `rota leaders list` has the names there are")
-        while True:
+        while not interrupted():
             for each in _found(app):
                 if name in (None, each.name) and known.get(each.name) != (each.epoch, each.holder):
                     known[each.name] = (each.epoch, each.holder)
                     click.echo(json.dumps(plain(each)) if as_json else _line(each))
             sys.stdout.flush()
             time.sleep(pause)
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed, for whoever asks between two steps; pressed again it raises.
+
+    Raised in the middle of a step it might leave a lock of the connection pool taken, which closing that would wait for.
+    """
+    pressed: list[int] = []
+
+    def press(number: int, frame: object) -> None:
+        pressed.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _found(app: Rota) -> Sequence[LeaderView]:
