@@ -155,10 +155,16 @@ class Control:
     def trusts(self, member: UUID) -> bool:
         """Whether what this member holds is its own at this very moment.
 
-        More than the deadline: who was frozen knows nothing of its session until this thread has looked at it again.
+        More than the deadline: who was frozen knows nothing of its session until someone has looked at it again. The control
+        thread does, but may not have had its turn yet.
         """
-        well_at = self._session.well_at
-        looked = well_at is None or self._session.pooled or boottime() - well_at < self.settings.grace.total_seconds()
+        session, well_at = self._session, self._session.well_at
+        looked = (
+            well_at is None
+            or session.pooled
+            or boottime() - well_at < self.settings.grace.total_seconds()
+            or session.still_stands
+        )
         return looked and self.trusted_for(member) > 0
 
     def seek(self, names: Collection[str]) -> None:
@@ -358,7 +364,7 @@ class Control:
         until = boottime() + pause
         while (connection := self._session.connection) is not None:
             self._hearing.hand_on(connection)
-            self._questions.answer(self._session)
+            self._questions.answer(self._session, until)
             left = until - boottime()
             if left <= 0 or self._stopping.is_set() or self._beat_now:
                 self._beat_now = False

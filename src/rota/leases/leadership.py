@@ -125,13 +125,12 @@ class Leadership:
     ) -> None:
         assert self._term is not None
         assert self._place is not None
-        resigned = self._term.resigned
-        lost, loss = not self._term.valid and not resigned, self._term.loss()
+        loss = None if self._term.resigned else self._term.loss_sync()
         try:
             self._term.resign_sync()
         finally:
             self._place.leave_sync()
-        if lost and error is None:
+        if loss is not None and error is None:
             raise loss
 
     def _trying(self, control: Control) -> Trying:

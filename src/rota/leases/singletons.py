@@ -155,7 +155,8 @@ class Singletons:
         assert task is not None
         if task.cancelling():  # whatever the body made of that
             raise asyncio.CancelledError
-        term.check()
+        if term.look() <= 0:
+            raise term.loss()
         return error
 
     async def _share(self) -> None:

@@ -72,9 +72,11 @@ class Term:
 
     async def confirm(self) -> None:
         """Ask the database whether the term is on. Raises LeadershipLost, or DatabaseUnavailable when it cannot be told."""
+        self._check_on()
         self._confirmed(await answered(self.control, self._confirmation()))
 
     def confirm_sync(self) -> None:
+        self._check_on()
         self._confirmed(answered_sync(self.control, self._confirmation()))
 
     async def resign(self) -> None:
@@ -103,7 +105,17 @@ class Term:
     def _confirmed(self, is_on: bool) -> None:
         if not is_on:
             self.end("someone else took over")
-        self.check()
+        self._check_on()
+        if not self.valid:  # the answer is older than what cut us off since
+            raise DatabaseUnavailable(
+                f"Whether the term of {self.name!r} is on cannot be told: the database said so, and the session to it has ended "
+                "since. Nothing is wrong with the call: repeat it."
+            )
+
+    def _check_on(self) -> None:
+        """Raise LeadershipLost if the term is known to be over; not if that is only in doubt."""
+        if self.look() <= 0 or self.resigned:
+            raise self.loss()
 
     def _resignation(self) -> Query[bool]:
         return resign_lease(self.name, self.epoch, self.member)
@@ -117,6 +129,18 @@ class Term:
 
     def loss(self) -> LeadershipLost:
         return LeadershipLost(self.name, self.epoch, self._ended or "the database was out of reach for too long")
+
+    def loss_sync(self) -> LeadershipLost | None:
+        """What to tell a body that has ended, if the term was over by then. What is only in doubt is asked of the database."""
+        if self.valid:
+            return None
+        try:
+            self.confirm_sync()
+        except LeadershipLost as lost:
+            return lost
+        except DatabaseUnavailable:
+            return self.loss()
+        return None
 
     def look(self) -> float:
         """For how long it is certain from now on, having ended it if that is no longer; for ever if it was resigned."""
