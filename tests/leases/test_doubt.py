@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -19,6 +21,7 @@ from rota.clock import boottime
 from rota.leases import control, session
 from rota.leases.bell import Bell
 from rota.leases.control import Control
+from rota.leases.hearing import Hearing
 from rota.leases.members import hold_lock
 from rota.leases.session import ControlSession
 from rota.leases.terms import confirm_term
@@ -150,6 +153,41 @@ def test_and_raises_if_it_was_or_nobody_can_tell(
         answer.set_result(says) if says is False else answer.set_exception(says)
         monkeypatch.setattr(Control, "trusts", lambda *_: False)
         monkeypatch.setattr(term.control, "ask", lambda query: answer)
+
+
+async def test_a_question_that_meets_the_end_of_the_session_is_told_that_the_database_is_away(
+    rota_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line is cut while the thread rests, and it is asked in the same moment."""
+    rest = Bell.rest
+    asked: list[Future[bool]] = []
+
+    def cut(self: Bell, seconds: float, *also: int) -> bool:
+        if also and not asked:
+            with socket.socket(fileno=os.dup(also[0])) as line:
+                line.shutdown(socket.SHUT_RDWR)
+            asked.append(term.control._questions.put(confirm_term(term.name, term.epoch, term.member)))
+        return rest(self, seconds, *also)
+
+    async with Rota(rota_database) as app, app.leadership("indexer") as term:
+        monkeypatch.setattr(Bell, "rest", cut)
+        await until(lambda: asked and asked[0].done(), what="it is answered")
+        assert isinstance(asked[0].exception(), DatabaseUnavailable)
+        await until(lambda: term.valid, what="it is attached again")
+
+
+async def test_a_session_that_ends_as_it_begins_to_listen_is_a_database_that_is_away(
+    rota_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(self: Hearing, connection: psycopg.Connection[Any], name: str) -> None:
+        connection.pgconn.finish()
+        connection.execute("select 1")
+
+    monkeypatch.setattr(Hearing, "listen", cut)
+    async with Rota(rota_database) as app:
+        with pytest.raises(DatabaseUnavailable):
+            async with app.leadership("indexer"):
+                pass
 
 
 async def test_a_flood_of_questions_holds_up_neither_the_beat_nor_the_look(rota_database: str, db: Db) -> None:

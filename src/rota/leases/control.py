@@ -336,7 +336,8 @@ class Control:
 
     def _listen(self, connection: BoundedConnection) -> None:
         if not self._session.pooled:
-            self._hearing.listen(connection, str(self.member))
+            with self._session.in_words():
+                self._hearing.listen(connection, str(self.member))
 
     def _detached(self, error: Exception) -> None:
         well_at = self._session.well_at

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import time
+from collections.abc import Generator
 from typing import TypeVar
 
 import psycopg
@@ -91,10 +92,8 @@ class ControlSession:
         connection = self.connection
         assert connection is not None
         asked_at, asleep = boottime(), _asleep()
-        try:
+        with self.in_words():
             answer = ask_sync(connection, self._schema, query)
-        except psycopg.Error as error:
-            raise translated(error, self._connector.dsn) from error
         # it stood when it was asked, and perhaps no longer: the answer may have waited for us
         connection.well_at = max(connection.well_at, asked_at)
         self._asleep = asleep
@@ -103,9 +102,18 @@ class ControlSession:
     def rest(self, seconds: float) -> None:
         """Rest until the server says something or the bell rings. Raises when the session has ended."""
         assert self.connection is not None
-        if self._readable(self.connection, seconds):
-            self.connection.pgconn.consume_input()
-            self._readable(self.connection, 0.0)
+        with self.in_words():
+            if self._readable(self.connection, seconds):
+                self.connection.pgconn.consume_input()
+                self._readable(self.connection, 0.0)
+
+    @contextlib.contextmanager
+    def in_words(self) -> Generator[None]:
+        """Let no error of the driver's out: whoever waits for an answer is told what ended the session."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise translated(error, self._connector.dsn) from error
 
     def _readable(self, connection: BoundedConnection, seconds: float) -> bool:
         """As long as the server says nothing, the session is well: a goodbye would be something."""
