@@ -129,6 +129,7 @@ class Rota:
             work=work,
             settings=self.settings.lease,
             reactions=reactions,
+            environment=self.settings.environment,
         )
 
     def use(self, *, dsn: str | None = None, schema: str | None = None) -> None:

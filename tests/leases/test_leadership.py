@@ -13,7 +13,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from rota import DatabaseUnavailable, LeadershipHeld, LeadershipLost, NotPossible, Retry, Rota, RotaError
+from rota import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    LeadershipHeld,
+    LeadershipLost,
+    NotPossible,
+    Retry,
+    Rota,
+    RotaError,
+)
 from rota.facts import LeadershipEnded, LeadershipGained, MemberJoined, MemberLeft, StandingBy
 from rota.testing import TestRota, until
 
@@ -126,6 +135,16 @@ async def test_a_policy_says_how_often_it_is_tried_again(app: Rota, other: Rota)
     assert tries == [1, 2]
     async with other.leadership("indexer").retry(Retry(attempts=3)) as term:
         assert term.valid
+
+
+async def test_waiting_and_trying_again_do_not_mix(app: Rota) -> None:
+    for mix in (
+        lambda: app.leadership("indexer").wait("1s").retry(Retry()),
+        lambda: app.leadership("indexer").wait().retry(Retry()),
+        lambda: app.leadership("indexer").retry(Retry()).wait(),
+    ):
+        with pytest.raises(ConfigurationError, match="waited for"):
+            mix()
 
 
 async def test_the_loss_of_a_term_is_raised_into_the_body(app: Rota, db: Db) -> None:

@@ -56,6 +56,7 @@ from rota.leases.questions import Questions
 from rota.leases.session import ControlSession
 from rota.leases.trust import LeaseSettings, Trust
 from rota.postgres.connection import BoundedConnection, Connector
+from rota.postgres.identity import check_identity, compare_identity
 from rota.postgres.notify import cancel_channel, lead_channel, wake_channel
 from rota.postgres.query import Query
 
@@ -110,9 +111,11 @@ class Control:
         work: Mapping[str, Any],
         settings: LeaseSettings | None = None,
         reactions: Reactions | None = None,
+        environment: str | None = None,
     ) -> None:
         self.settings = settings or LeaseSettings()
         self._release = release
+        self._environment = environment
         self._facts = facts
         self._work = dict(work)
         self._reactions = reactions or Reactions()
@@ -280,6 +283,7 @@ class Control:
         """Connect and enter the list under a fresh identity."""
         self._identity = _Identity()
         connection = self._connect()
+        check_identity(self._session.ask(compare_identity()), self._environment)
         # a suspicion from before may be older than a crash that ended every session
         self._unsteady_until = boottime() + self.settings.grace.total_seconds()
         host = socket.gethostname()

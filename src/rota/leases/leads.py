@@ -22,6 +22,7 @@ class Seat:
     """Someone who waits, in either colour, to be told that it may be worth a try."""
 
     def __init__(self) -> None:
+        self.stands_by_as: UUID | None = None
         self._told = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told_here: asyncio.Event | None = None
@@ -108,10 +109,15 @@ class Leads:
         finally:
             with self._lock:
                 self._seats[name].remove(seat)
-                if not self._seats[name]:
+                last = not self._seats[name]
+                if last:
                     del self._seats[name]
-                    control.ask(leave_standbys([name], control.member))
+                elif seat.stands_by_as is not None:
+                    # who is left shows as standing by, and is the one to end that
+                    self._seats[name][0].stands_by_as = seat.stands_by_as
                 control.seek(self._seats)
+            if last and seat.stands_by_as is not None:
+                control.ask(leave_standbys([name], control.member))
 
     def forget(self, term: Term) -> bool:
         """Forget the term; False if that was done before."""
