@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -239,6 +240,38 @@ async def test_no_term_begins_while_fenced_work_of_the_last_is_under_way(app: Ro
                 assert next_term.epoch > term.epoch
                 await connection.execute("select 1")
     assert ledger.execute("select entry from public.ledger").fetchall() == []
+
+
+@pytest.mark.parametrize("where", ["inside", "at the end", "on a connection of the user's"])
+async def test_work_that_was_thrown_out_is_told_that_its_term_is_over(
+    app: Rota, other: Rota, ledger: Db, where: str
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        on = None
+        if where == "on a connection of the user's":
+            on = await stack.enter_async_context(await psycopg.AsyncConnection.connect(ledger.info.dsn))
+        async with app.leadership("indexer") as term:
+            term.on_news = lambda: None  # which would tell the body as well, now or a moment later
+            with pytest.raises(LeadershipLost) as lost:
+                async with term.transaction(on=on) as connection:
+                    await other.leaders.resign("indexer", force=True)
+                    if where == "inside":
+                        await connection.execute("insert into public.ledger values ('late')")
+    assert isinstance(lost.value.__cause__, psycopg.Error | DatabaseUnavailable)
+
+
+async def test_fenced_work_whose_session_was_ended_in_a_term_that_is_on_is_told_that_the_database_is_away(
+    app: Rota, ledger: Db
+) -> None:
+    async with app.leadership("indexer") as term:
+        with pytest.raises(DatabaseUnavailable):
+            async with term.transaction() as connection:
+                ledger.execute("select pg_terminate_backend(%s)", [connection.info.backend_pid])
+        with pytest.raises(psycopg.OperationalError):  # of a statement of the user's
+            async with term.transaction() as connection:
+                ledger.execute("select pg_terminate_backend(%s)", [connection.info.backend_pid])
+                await connection.execute("select 1")
+        assert term.valid
 
 
 async def test_an_acquisition_whose_answer_never_came_is_given_up(app: Rota, other: Rota, db: Db) -> None:

@@ -97,7 +97,7 @@ class Term:
 
         `with` and `async with` give a psycopg connection, or take the session or connection of yours that you pass.
         """
-        return FencedTransaction(self._leads.database, self.name, self.epoch, self.loss, on)
+        return FencedTransaction(self._leads.database, self, on)
 
     def _confirmation(self) -> Query[bool]:
         return confirm_term(self.name, self.epoch, self.member)
