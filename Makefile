@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The suite waits more than it works
 N ?= 4
 
-.PHONY: demo test pooled model protocol chaos plans install check format teeth docs bench clean
+.PHONY: demo test matrix pooled model protocol chaos plans install check format teeth docs bench clean
 
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
@@ -19,6 +19,9 @@ test: $(VENV)/.dev  ## the whole default suite, on its own PostgreSQL
 QUEUE := tests/jobs tests/flows $(wildcard tests/cli/test_*commands.py) \
 	$(filter-out %/test_migrate_under_load.py %/test_restarted_server.py $(wildcard tests/chaos/test_leadership_*.py), \
 	$(wildcard tests/chaos/test_*.py))
+
+matrix: $(VENV)/.dev  ## every test in its long form, on the oldest PostgreSQL of this machine
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --long --postgres oldest
 
 pooled: $(VENV)/.dev  ## the job queue's tests once more, behind PgBouncer in transaction mode
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --pooled --postgres 18 $(QUEUE)
@@ -54,8 +57,10 @@ teeth: $(VENV)/.dev  ## remove each guard in turn: a test must fail
 docs: $(VENV)/.dev  ## write docs/reference anew from the code
 	$(BIN)/python docs/make_reference.py
 
-bench: install  ## Rota beside the plain psycopg loop
+bench: install  ## Rota beside the plain psycopg loop; on time; beside a transaction that stays open
 	$(BIN)/python bench/compare.py
+	$(BIN)/python bench/punctual.py
+	$(BIN)/python bench/pinned.py
 
 clean:
 	rm -rf $(VENV)

@@ -56,7 +56,9 @@ VARIABLES = {
 }
 
 MADE_BY_US = {"rota.Task", "rota.RunningJob", "rota.Transaction", "rota.Term"}  # nobody else calls their constructors
-OUR_CALLS = {"Term": {"end", "look", "loss"}}  # methods that only the library itself calls
+OUR_CALLS = {
+    "Term": {"end", "give_up", "give_up_sync", "look", "loss", "patience"}
+}  # methods that only the library itself calls
 
 OBJECTS: dict[str, tuple[str, Any]] = {
     "jobs": ("`app.jobs`: find jobs, wait for them, end them, and ask why they do not run", Jobs),
@@ -87,6 +89,7 @@ SAMPLES: dict[str, Any] = {
     "ids": (7, 8),
     "job": 42,
     "jobs": 12,
+    "roles": ("shop_jobs",),
     "statements": 9,
     "member": UUID("6ba7b810-9dad-41d1-80b4-00c04fd430c8"),
     "name": "web-1:4711",
@@ -402,7 +405,13 @@ def sample(cls: Any) -> facts.Fact:
         values["error"] = "its worker 6ba7b810-9dad-41d1-80b4-00c04fd430c8 was lost"
     if cls is facts.JobCancelled:
         values["reason"] = "the user is gone"
-    if cls in (facts.LeadershipGained, facts.LeadershipEnded, facts.StandingBy, facts.SingletonFailed):
+    if cls in (
+        facts.LeadershipGained,
+        facts.LeadershipEnded,
+        facts.StandingBy,
+        facts.SingletonFailed,
+        facts.TakeoverHindered,
+    ):
         values["name"] = "indexer"
     if cls is facts.LeadershipEnded:
         values["reason"] = "it was resigned"

@@ -1,8 +1,8 @@
 """The project's own tests use the kit it ships, on every PostgreSQL this machine has.
 
-A test that asks for a database runs once per server version (`[pg18]`, `[pg15]`); `--postgres 18` narrows that, and so does
-`@pytest.mark.one_server` for a test to which the version cannot matter. Tests that restart or break PostgreSQL take
-`own_server`.
+A test of statements runs once per server version (`[pg18]`, `[pg15]`), one of processes on the first of them, and with
+`--long` (`make matrix`) on each, in its long form; `--postgres 18` narrows that, and so does `@pytest.mark.one_server` for a
+test to which the version cannot matter. Tests that restart or break PostgreSQL take `own_server`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,19 @@ from tests.pgbouncer import transaction_pooler
 
 pytest_plugins = ["pytester"]
 
+_OF_PROCESSES = {"chaos", "cli", "flows", "leases", "service", "testing", "schedules"}
+
 GIVEN = "given"  # the server that ROTA_TEST_DATABASE_URL names
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--postgres", type=int, metavar="MAJOR", help="Run database tests on this PostgreSQL version only."
+        "--postgres",
+        metavar="MAJOR",
+        help="Run database tests on this PostgreSQL version only, or on the 'oldest' there is.",
+    )
+    parser.addoption(
+        "--long", action="store_true", help="Run every test in its long form, on every PostgreSQL version there is."
     )
     parser.addoption(
         "--pooled", action="store_true", help="Reach the databases of tests through PgBouncer in transaction mode."
@@ -40,6 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "one_server: runs on one PostgreSQL version only, as it cannot matter which")
+    config.addinivalue_line("markers", "slow: runs on every PostgreSQL version with --long only")
+    config.addinivalue_line("markers", "long: runs with --long only, as what it shows is shown by another in short")
     config.addinivalue_line("markers", "direct(reason): is left out behind a transaction pooler, for this reason")
     if config.getoption("--pooled"):
         # a death is noticed by its lease there: a third of the usual one is still long enough for a busy machine
@@ -50,6 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
     if not config.getoption("--pooled"):
         return
     pooled = [item for item in items if {"rota_database", "direct_database"} & set(getattr(item, "fixturenames", ()))]
@@ -64,10 +77,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "postgres_version" in metafunc.fixturenames:
         versions = server_versions(metafunc.config.getoption("--postgres"))
-        if metafunc.definition.get_closest_marker("one_server"):
+        if metafunc.definition.get_closest_marker("one_server") or (
+            _is_slow(metafunc) and not metafunc.config.getoption("--long")
+        ):
             versions = versions[:1]
         ids = [f"pg{version}" for version in versions]
         metafunc.parametrize("postgres_version", versions, ids=ids, indirect=True, scope="session")
+
+
+def _is_slow(metafunc: pytest.Metafunc) -> bool:
+    """Whether it starts processes or waits for them, or says that it takes long."""
+    path = metafunc.definition.path
+    return path.parent.name in _OF_PROCESSES or metafunc.definition.get_closest_marker("slow") is not None
 
 
 @pytest.fixture(scope="session")
@@ -97,12 +118,14 @@ def installed() -> dict[str, Binaries]:
 
 
 @functools.cache
-def server_versions(wanted: int | None) -> list[str]:
+def server_versions(wanted: str | None) -> list[str]:
     """The servers to test on: what Rota finds first on this machine, and the oldest other version."""
     if os.environ.get("ROTA_TEST_DATABASE_URL"):
         return [GIVEN]
+    if wanted == "oldest":
+        return [min(installed(), key=int)]
     if wanted is not None:
-        return [str(find_binaries(wanted).major)]
+        return [str(find_binaries(int(wanted)).major)]
     default = str(find_binaries().major)
     return [default, *sorted(installed().keys() - {default}, key=int)[:1]]
 

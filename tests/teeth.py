@@ -18,7 +18,7 @@ from tests.mutants import MUTANTS, PACKAGE, Mutant
 ROOT = Path(__file__).parent.parent
 PYTEST = [
     sys.executable,
-    *["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "60", "--postgres", "18"],
+    *["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout", "60", "--postgres", "18", "--long"],
 ]
 
 

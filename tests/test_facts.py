@@ -14,6 +14,7 @@ from rota.facts import (
     MemberLeft,
     SingletonFailed,
     StandingBy,
+    TakeoverHindered,
 )
 from rota.integrations.logging import log_facts
 
@@ -73,6 +74,7 @@ def test_who_leads_is_told_in_words_and_a_singleton_that_failed_with_its_trace(
         facts.emit(LeadershipGained("indexer", 5))
         facts.emit(SingletonFailed("indexer", 5, ValueError("no such index"), 1.5))
         facts.emit(LeadershipEnded("indexer", 5, "it was resigned"))
+        facts.emit(TakeoverHindered("indexer", 5, ("ana", "bo")))
     stop()
 
     assert [(record.levelname, record.message, bool(record.exc_info)) for record in caplog.records] == [
@@ -84,4 +86,10 @@ def test_who_leads_is_told_in_words_and_a_singleton_that_failed_with_its_trace(
             True,
         ),
         ("INFO", "no longer leading indexer (epoch 5): it was resigned", False),
+        (
+            "WARNING",
+            "indexer cannot be led yet: its last leader (epoch 5) left a session inside its transaction; it is waited for, as this "
+            "role may not end a session of ana, bo: log in as the same role, or grant pg_signal_backend",
+            False,
+        ),
     ]

@@ -43,6 +43,7 @@ __all__ = [
     "PoolerDetected",
     "SingletonFailed",
     "StandingBy",
+    "TakeoverHindered",
     "WorkerStarted",
     "WorkerStopped",
 ]
@@ -126,6 +127,16 @@ class StandingBy(Fact):
 
     name: str
     holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakeoverHindered(Fact):
+    """Nobody leads this, but its last leader left a session of one of these roles inside its transaction. This process has no
+    right to end it, and waits for it."""
+
+    name: str
+    epoch: int
+    roles: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

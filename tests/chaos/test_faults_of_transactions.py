@@ -6,6 +6,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -305,3 +306,43 @@ async def test_an_outcome_that_cannot_be_stored_at_all_holds_up_no_other(
     await until(lambda: rota_app.jobs.get_sync(stumbling.id).state == "dead", what="it is buried after all")
     assert (await stumbling.refresh()).attempt == 2
     assert worker.returncode is None
+
+
+async def test_dead_rows_that_a_long_transaction_keeps_are_not_walked_for_every_job(
+    rota_app: TestRota, admin: Admin, direct_database: str
+) -> None:
+    """See bench/pinned.py for what that means in jobs per second."""
+    dead, woken = 200_000, 50
+    read = "select idx_tup_read from pg_stat_all_indexes where schemaname = 'rota' and indexrelname = 'jobs_claimable'"
+
+    @rota_app.task
+    async def noop() -> None: ...
+
+    @rota_app.task
+    async def follow() -> None:
+        await noop.using(queue="newer").enqueue()
+
+    with psycopg.connect(direct_database) as other:
+        other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        other.execute("select count(*) from rota.jobs")
+        admin.execute("insert into rota.jobs (task) select 'noop' from generate_series(1, %s)", [dead])
+        admin.execute("delete from rota.jobs")
+        working = asyncio.create_task(rota_app.work())
+        for _ in range(woken):
+            job = await noop.enqueue()
+            await job.wait(timeout=30)
+        late = await noop.using(queue="new", at=datetime.now(UTC) - timedelta(hours=1)).enqueue()
+        await late.wait(timeout=30)
+        rota_app.stop()
+        await working
+        # a drain sees more than what is cheap to see
+        first = await follow.enqueue()
+        await rota_app.drain()
+        assert [job.state for job in await rota_app.jobs.list(queue="newer")] == ["succeeded"]
+        assert (await first.refresh()).state == "succeeded"
+    await rota_app.close()  # a session that ends tells what it has read
+    sessions = "select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    await until(lambda: admin.execute(sessions).rowcount == 0)
+
+    (walked,) = admin.execute(read).fetchone() or (0,)
+    assert dead <= walked < dead * woken / 4

@@ -91,15 +91,23 @@ def check(app: TestRota, ledger: psycopg.Connection[Any], jobs: list[Any], folde
     assert ledger.execute("select count(*) from rota.dead").fetchone() == (0,)
 
 
-@pytest.mark.parametrize("executor", ["loop", "thread", "process"])
-@pytest.mark.parametrize("point", POINTS)
+# each point with one executor by default, with the others in the long form
+EXECUTORS = ["loop", "thread", "process"]
+STRIKES = [
+    pytest.param(point, executor, marks=[] if at == number % len(EXECUTORS) else [pytest.mark.long])
+    for number, point in enumerate(POINTS)
+    for at, executor in enumerate(EXECUTORS)
+]
+
+
+@pytest.mark.parametrize(("point", "executor"), STRIKES)
 def test_a_worker_killed_at_this_point_loses_nothing(
     rota_app: TestRota,
     rota_worker: Callable[..., WorkerProcess],
     ledger: psycopg.Connection[Any],
     tmp_path: Path,
-    executor: str,
     point: str,
+    executor: str,
 ) -> None:
     in_child = executor == "process" and point.startswith(("run.", "transaction."))
     file = written(tmp_path, executor=executor, point=point, victim="os.getppid" if in_child else "os.getpid")

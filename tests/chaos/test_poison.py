@@ -36,7 +36,13 @@ def app_file(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize(("after", "seconds"), [(0.05, 0.5), (1.5, 2.0)], ids=["at once", "after its probation"])
+@pytest.mark.parametrize(
+    ("after", "seconds"),
+    [
+        pytest.param(0.05, 0.5, id="at once"),
+        pytest.param(1.5, 2.0, id="after its probation", marks=pytest.mark.long),
+    ],
+)
 def test_a_poison_is_buried_and_none_of_its_neighbours_is(
     rota_app: TestRota, rota_worker: Callable[..., WorkerProcess], app_file: Path, after: float, seconds: float
 ) -> None:

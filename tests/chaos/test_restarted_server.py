@@ -27,7 +27,8 @@ async def work(n: int) -> int:
 """
 
 
-async def test_five_crashes_of_the_server_under_load(own_server: Any) -> None:
+@pytest.mark.parametrize("crashes", [2, pytest.param(5, marks=pytest.mark.long)])
+async def test_crashes_of_the_server_under_load(own_server: Any, crashes: int) -> None:
     app = Rota(own_server.dsn)
     app.task(name="work")(lambda n: n)
     acknowledged: list[int] = []
@@ -47,7 +48,7 @@ async def test_five_crashes_of_the_server_under_load(own_server: Any) -> None:
             worker.wait_until_working()
         feeder = asyncio.create_task(feed())
 
-        for _ in range(5):
+        for _ in range(crashes):
             before = len(acknowledged)
             await until(lambda before=before: len(acknowledged) > before + 100, timeout=30, what="the load goes on")  # type: ignore[misc]
             await asyncio.to_thread(own_server.restart, "immediate")

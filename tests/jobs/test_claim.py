@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -11,7 +13,7 @@ import pytest
 from tests.jobs.statements import Db, ask, join
 
 from rota.errors import DatabaseUnavailable
-from rota.jobs.claim import ClaimedJob, find_lanes
+from rota.jobs.claim import ClaimedJob, find_lanes, revisit_lanes
 from rota.jobs.claimer import Claimer
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
@@ -94,7 +96,7 @@ def test_lanes_tell_when_their_next_job_is_due_also_behind_one_that_is(db: Db) -
     add(db, due_in=60, queue="b")
     add(db, due_in=-5, queue="c")
 
-    lanes = ask(db, find_lanes(None))
+    lanes = ask(db, find_lanes(None)).lanes
 
     assert [(lane.queue, lane.due_in <= 0) for lane in lanes] == [("a", True), ("b", False), ("c", True)]
     assert 3590 < lanes[0].next_due_in <= 3600
@@ -119,7 +121,7 @@ async def test_the_next_due_time_is_known_behind_a_job_that_cannot_be_claimed(
     add(db, due_in=3600)
 
     assert await taken(claimer, member, most_losses=0) == []
-    assert 3590 < claimer.next_due_in <= 3600
+    assert 3590 < claimer.next_look_in <= 3600
 
 
 async def test_what_is_expected_while_a_look_is_under_way_is_not_forgotten(
@@ -127,14 +129,14 @@ async def test_what_is_expected_while_a_look_is_under_way_is_not_forgotten(
 ) -> None:
     add(db, due_in=600)
     await taken(claimer, member)
-    claimer.look_from_start()
+    claimer.look()
     session.meanwhile = lambda: claimer.expect(700)  # later than what was known, and the look did not see it
     db.execute("delete from rota.jobs")
     add(db, due_in=3600)
 
     await taken(claimer, member)
 
-    assert 690 < claimer.next_due_in <= 700
+    assert 690 < claimer.next_look_in <= 700
     assert sooner.said == 1
 
 
@@ -145,9 +147,9 @@ async def test_it_is_said_when_a_job_is_due_sooner_than_known(
     await taken(claimer, member)
 
     claimer.expect(700)
-    assert (sooner.said, claimer.next_due_in > 500) == (0, True)
+    assert (sooner.said, claimer.next_look_in > 500) == (0, True)
     claimer.expect(300)
-    assert (sooner.said, claimer.next_due_in < 500) == (1, True)
+    assert (sooner.said, claimer.next_look_in < 500) == (1, True)
 
 
 async def test_a_suspect_that_was_taken_before_a_claim_was_cut_off_is_given_back_too(
@@ -202,3 +204,83 @@ async def test_a_job_that_is_to_be_cancelled_is_not_claimed(db: Db, member: UUID
 
     assert await taken(claimer, member) == []
     assert {state for state, *_ in standing(db)} == {"queued"}
+
+
+# While a look from the start is dear: a long transaction keeps dead entries, and that look walks them all
+
+
+class Dear(Session):
+    """A session on which a look from the start takes a minute, as far as anyone can tell."""
+
+    async def run(self, query: Query[T]) -> T:
+        answer = await super().run(query)
+        if query.statement.name == "find_lanes":
+            return replace(answer, seconds=60.0)  # type: ignore[type-var]
+        return answer
+
+
+@pytest.fixture
+async def dear(rota_app: TestRota, db: Db, member: UUID) -> AsyncIterator[Claimer]:
+    """A claimer that knows one lane, and has just looked from the start."""
+    session = Dear(rota_app.database.connector("claim"), rota_app.settings.schema)
+    claimer = Claimer(session, queues=None, tasks={"t": 1}, sooner=Sooner())
+    add(db)
+    assert len(await taken(claimer, member)) == 1
+    assert claimer.saw_all
+    yield claimer
+    await session.close()
+
+
+async def test_a_job_of_a_known_lane_does_not_wait_for_a_dear_look(db: Db, member: UUID, dear: Claimer) -> None:
+    for _ in range(2):  # also when the lane was empty in between
+        assert await taken(dear, member) == []
+        add(db)
+        assert len(await taken(dear, member)) == 1
+        assert not dear.saw_all
+
+
+async def test_what_only_a_dear_look_can_find_is_looked_for_when_its_time_has_come(
+    db: Db, member: UUID, dear: Claimer
+) -> None:
+    assert dear.next_look_in == math.inf  # nothing is owed
+    add(db, queue="new")
+    add(db, due_in=-60)  # enqueued a minute ago, and committed now
+
+    assert await taken(dear, member) == []
+    assert 590 < dear.next_look_in <= 600
+
+    dear.look(at_any_cost=True)
+    assert len(await taken(dear, member)) == 2
+    assert dear.saw_all
+    assert dear.next_look_in == math.inf
+
+
+async def test_a_wake_up_does_not_lose_its_place_in_a_backlog(db: Db, member: UUID, dear: Claimer) -> None:
+    for number in range(25):
+        add(db, due_in=-60, queue="default" if number % 2 else "other")
+    dear.look(at_any_cost=True)
+    found = []
+    for _ in range(3):
+        found.append(len(await taken(dear, member)))
+        dear.look()
+    assert found == [10, 10, 5]
+
+
+async def test_a_job_that_is_due_later_does_not_hide_one_that_is_due_now(db: Db, member: UUID, dear: Claimer) -> None:
+    add(db, due_in=3600)
+    assert await taken(dear, member) == []
+    assert 590 < dear.next_look_in <= 600
+
+    add(db)
+    assert len(await taken(dear, member)) == 1
+
+
+async def test_jobs_for_others_are_not_walked_for_every_wake_up(db: Db, member: UUID, dear: Claimer) -> None:
+    db.execute(
+        "insert into rota.jobs (task, due_at) select 'unknown', rota.now() - interval '1 hour' from generate_series(1, 50)"
+    )
+    dear.look(at_any_cost=True)
+    assert await taken(dear, member) == []
+
+    known = revisit_lanes(dear._known)
+    assert ask(db, known).lanes == []

@@ -259,7 +259,7 @@ def claiming(**changed: Any) -> Query[Any]:
 def test_finding_the_lanes_costs_the_same_however_much_waits_in_them(worker: Session) -> None:
     read = worker.reading(find_lanes(None))
 
-    assert len(read.told) == LANES
+    assert len(read.told.lanes) == LANES
     assert read.ways == {"jobs_claimable", "jobs_suspect"}
     assert read.rows <= 3 * LANES  # of each its first job, and the first that is not due
     assert read.pages <= 50 * LANES

@@ -48,6 +48,8 @@ from pathlib import Path
 
 from rota import Discard, Retry, Rota, Snooze, current_job
 
+pytestmark = pytest.mark.slow
+
 app = Rota("postgresql://nobody@127.0.0.1:1/nowhere", pool_size=1)
 task = app.task
 RETRY = Retry(3, backoff="constant", base=7.0, jitter=False)

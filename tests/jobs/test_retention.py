@@ -22,6 +22,8 @@ from rota.postgres.query import Query
 from rota.postgres.schema import migrate
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.slow
+
 Db = psycopg.Connection[Any]
 
 KEY = lock_key("rota", "lock", "upkeep")

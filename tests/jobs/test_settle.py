@@ -42,7 +42,7 @@ def joined(db: psycopg.Connection[Any]) -> UUID:
 def take(
     db: psycopg.Connection[Any], member: UUID, limit: int = 100, tasks: tuple[str, ...] = ("t",)
 ) -> list[ClaimedJob]:
-    lanes = [(lane, None) for lane in ask(db, find_lanes(None)) if lane.due_in <= 0]
+    lanes = [(lane, None) for lane in ask(db, find_lanes(None)).lanes if lane.due_in <= 0]
     jobs: list[ClaimedJob] = ask(
         db, claim(lanes=lanes, tasks=dict.fromkeys(tasks, 1), limit=limit, token=new_token(), member=member)
     )
@@ -114,12 +114,12 @@ def test_lanes_tell_when_their_first_job_is_due(db: psycopg.Connection[Any]) -> 
     add(db, 5, queue="a", priority=2)
     db.execute("insert into rota.jobs (task, queue, due_at) values ('t', 'a', rota.now() + interval '1 hour')")
 
-    lanes = ask(db, find_lanes(None))
+    lanes = ask(db, find_lanes(None)).lanes
 
     assert [(lane.queue, lane.priority) for lane in lanes] == [("a", 2), ("a", 0), ("b", -3)]
     assert [lane.due_in <= 0 for lane in lanes] == [True, False, True]
     assert 3590 < lanes[1].due_in <= 3600
-    assert [lane.queue for lane in ask(db, find_lanes(["b", "nowhere"]))] == ["b"]
+    assert [lane.queue for lane in ask(db, find_lanes(["b", "nowhere"])).lanes] == ["b"]
 
 
 def test_success_moves_a_job_to_history_with_its_result(db: psycopg.Connection[Any], member: UUID) -> None:
@@ -387,17 +387,17 @@ def test_jobs_that_were_lost_before_are_taken_one_by_one(db: psycopg.Connection[
 
 def test_lanes_tell_whether_there_are_suspects(db: psycopg.Connection[Any]) -> None:
     add(db)
-    assert [lane.suspects for lane in ask(db, find_lanes(None))] == [False]
+    assert [lane.suspects for lane in ask(db, find_lanes(None)).lanes] == [False]
 
     add(db, losses=1)
-    assert [lane.suspects for lane in ask(db, find_lanes(None))] == [True]
+    assert [lane.suspects for lane in ask(db, find_lanes(None)).lanes] == [True]
 
 
 def test_a_worker_claims_no_version_above_its_own(db: psycopg.Connection[Any], member: UUID) -> None:
     for version in (1, 2, 3):
         add(db, version=version)
         add(db, version=version, losses=1)
-    lanes = [(lane, None) for lane in ask(db, find_lanes(None))]
+    lanes = [(lane, None) for lane in ask(db, find_lanes(None)).lanes]
     tasks = {"other": 9, "t": 2}
 
     jobs = ask(db, claim(lanes=lanes, tasks=tasks, limit=10, token=new_token(), member=member))

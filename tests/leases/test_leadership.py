@@ -274,6 +274,64 @@ async def test_fenced_work_whose_session_was_ended_in_a_term_that_is_on_is_told_
         assert term.valid
 
 
+async def test_a_resignation_waits_for_fenced_work_and_holds_up_nothing_else(app: Rota, other: Rota, db: Db) -> None:
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        async with term.transaction():
+            entered.set()
+            await leave.wait()
+
+    def renewed_at() -> Any:
+        (found,) = db.execute("select renewed_at from rota.members where ended_at is null").fetchone() or (None,)
+        return found
+
+    async with app.leadership("another") as another, app.leadership("indexer") as term:
+        working = asyncio.create_task(work())
+        await entered.wait()
+        before, valid = renewed_at(), []
+        resigning = asyncio.create_task(term.resign())
+
+        def beaten() -> bool:
+            valid.append(another.valid)
+            return (renewed_at() - before).total_seconds() > 2
+
+        await until(beaten, what="several beats")
+
+        assert all(valid)
+        assert not resigning.done()
+        assert (await other.leaders.terms("indexer"))[0].end_reason is None
+        leave.set()
+        await asyncio.gather(resigning, working)  # whose transaction is committed
+        assert (await other.leaders.terms("indexer"))[0].end_reason == "resigned"
+
+
+async def test_a_term_is_not_resigned_inside_its_own_transaction(app: Rota) -> None:
+    async with app.leadership("indexer") as term:
+        async with term.transaction():
+            with pytest.raises(NotPossible, match="inside its own transaction"):
+                await term.resign()
+        await term.confirm()
+        with term.transaction(), pytest.raises(NotPossible, match="inside its own transaction"):
+            term.resign_sync()
+        assert term.valid
+
+
+async def test_a_transaction_that_outlives_the_block_of_its_term_keeps_nobody_waiting_and_then_nobody_out(
+    app: Rota, other: Rota
+) -> None:
+    async with app.leadership("another"):
+        async with app.leadership("indexer") as term:
+            late = term.transaction()
+            await late.__aenter__()
+        with pytest.raises(LeadershipHeld):
+            async with other.leadership("indexer"):
+                pass
+        await late.__aexit__(None, None, None)
+        async with other.leadership("indexer").wait("5s") as following:
+            assert following.epoch > term.epoch
+
+
 async def test_an_acquisition_whose_answer_never_came_is_given_up(app: Rota, other: Rota, db: Db) -> None:
     """The database says that this process leads, and nobody in it knows: as after a cut, or a cancel at the wrong moment."""
     async with app.leadership("something else") as term:

@@ -10,6 +10,10 @@ LEADERSHIP = "tests/leases/test_leadership.py"
 CUT_OFF = "tests/chaos/test_leadership_cut_off.py"
 HANDOVER = "tests/chaos/test_leadership_handover.py"
 SERVER = "tests/chaos/test_leadership_server.py"
+SINGLETONS = "tests/leases/test_singletons.py"
+LOCK = "tests/leases/test_lock.py"
+EXEC = "tests/cli/test_leaders.py"
+ROLES = "tests/postgres/test_roles.py"
 
 MUTANTS = [
     Mutant(
@@ -58,8 +62,8 @@ MUTANTS = [
     Mutant(
         "stale sessions left inside",
         "leases/terms.py",
-        "count(pg_terminate_backend(lock.pid))",
-        "count(lock.pid)",
+        "pg_terminate_backend(inside.pid)",
+        "inside.pid",
         CUT_OFF,
     ),
     Mutant(
@@ -68,5 +72,167 @@ MUTANTS = [
         "greatest(last + 1, (extract(epoch from clock_timestamp()) * 1000)::bigint)",
         "last + 1",
         LEADERSHIP,
+    ),
+    Mutant(
+        "a resignation that holds up the beat",
+        "leases/terms.py",
+        "the beat is behind us\n            for update skip locked",
+        "the beat is behind us\n            for update",
+        f"{LEADERSHIP}::test_a_resignation_waits_for_fenced_work_and_holds_up_nothing_else",
+    ),
+    Mutant(
+        "a resignation that waits for itself",
+        "leases/term.py",
+        "        self._refuse_inside()\n        await",
+        "        await",
+        f"{LEADERSHIP}::test_a_term_is_not_resigned_inside_its_own_transaction",
+    ),
+    Mutant(
+        "sessions that one has no right to end",
+        "leases/terms.py",
+        "case when inside.may_end then pg_terminate_backend(inside.pid) end",
+        "pg_terminate_backend(inside.pid)",
+        f"{ROLES}::test_a_session_that_one_has_no_right_to_end_is_waited_for_and_told_of_once",
+    ),
+    Mutant(
+        "a hindrance told with every try",
+        "leases/leads.py",
+        "if is_news:",
+        "if True:",
+        f"{ROLES}::test_a_session_that_one_has_no_right_to_end_is_waited_for_and_told_of_once",
+    ),
+    Mutant(
+        "the gone are never forgotten",
+        "leases/control.py",
+        "if random.random() < _PRUNE_SHARE:",
+        "if False:",
+        "tests/leases/test_prune.py",
+    ),
+    Mutant(
+        "a bell that keeps who rings waiting",
+        "leases/bell.py",
+        "self._rope.setblocking(False)",
+        "pass",
+        "tests/leases/test_bell.py",
+    ),
+    Mutant(
+        "a leader who steps down off the record",
+        "leases/leaders.py",
+        'yield record(actor, "resign", {"name": name, "epoch": leader.epoch, "force": force})',
+        "pass",
+        f"{EXEC}::test_who_had_a_leader_step_down_is_on_record",
+    ),
+    Mutant(
+        "a singleton that is waited for although it is to be skipped",
+        "leases/singletons.py",
+        'if singleton.on_held == "wait":',
+        "if True:",
+        f"{SINGLETONS}::test_one_that_is_to_be_skipped_is_not_waited_for",
+    ),
+    Mutant(
+        "a singleton held elsewhere that does not end its worker",
+        "leases/singletons.py",
+        'if singleton.on_held == "exit":',
+        "if False:",
+        f"{SINGLETONS}::test_a_worker_that_is_to_exit_when_another_leads_ends_with_3_and_says_who_does",
+    ),
+    Mutant(
+        "a lost singleton that does not end its worker",
+        "leases/singletons.py",
+        'if singleton.on_held == "exit":',
+        "if False:",
+        f"{SINGLETONS}::test_a_worker_that_is_to_exit_does_so_when_its_term_is_lost_too",
+        occurrence=1,
+    ),
+    Mutant(
+        "singletons that pile up",
+        "leases/singletons.py",
+        "if names := [name for name in wanted if name in self._terms]:",
+        "if names := wanted[:0]:",
+        f"{SINGLETONS}::test_several_spread_over_the_workers_and_then_stay_where_they_are",
+    ),
+    Mutant(
+        "singletons that never come to rest",
+        "leases/terms.py",
+        "where its.member = waiting.id) + 2",
+        "where its.member = waiting.id) + 1",
+        f"{SINGLETONS}::test_several_spread_over_the_workers_and_then_stay_where_they_are",
+    ),
+    Mutant(
+        "a singleton that fails at an even pace",
+        "leases/singletons.py",
+        "_FIRST_PAUSE * 2 ** (failures - 1)",
+        "_FIRST_PAUSE",
+        f"{SINGLETONS}::test_one_that_fails_or_returns_is_started_again_under_its_term_after_a_growing_pause",
+    ),
+    Mutant(
+        "a singleton whose failures are never forgiven",
+        "leases/singletons.py",
+        "failures = 1 if boottime() - since > _WELL_SECONDS else failures + 1",
+        "failures += 1",
+        f"{SINGLETONS}::test_one_that_was_well_for_long_begins_with_a_short_pause",
+    ),
+    Mutant(
+        "a term given up before its body has ended",
+        "leases/leads.py",
+        "if each[0] not in known} - self._open",
+        "if each[0] not in known}",
+        f"{SINGLETONS}::test_nobody_else_begins_before_a_body_that_was_told_to_stop_has_ended",
+    ),
+    Mutant(
+        "who stepped down is the first to try",
+        "leases/singletons.py",
+        "await asyncio.sleep(_ASIDE_SECONDS)",
+        "pass",
+        f"{SINGLETONS}::test_who_was_asked_to_step_down_lets_another_lead",
+    ),
+    Mutant(
+        "a block that ends and does not resign",
+        "leases/leadership.py",
+        "await asyncio.shield(self._term.give_up(self._term.patience))",
+        "pass",
+        f"{LEADERSHIP}::test_every_term_has_a_greater_epoch_and_its_end_is_on_record",
+    ),
+    Mutant(
+        "locks of all schemas alike",
+        "leases/lock.py",
+        'lock_key(database.schema, "lock", name)',
+        'lock_key("", "lock", name)',
+        f"{LOCK}::test_locks_are_apart_from_those_of_others_in_the_database",
+    ),
+    Mutant(
+        "a failed section that seems committed",
+        "leases/lock.py",
+        "await self._own.run(PROVE.query(read=nothing), self._database.schema)",
+        "pass",
+        f"{LOCK}::test_a_section_in_which_a_statement_failed_does_not_end_as_if_it_were_committed",
+    ),
+    Mutant(
+        "the limit of a wait left in the section",
+        "leases/lock.py",
+        "select set_config('lock_timeout', limited.usual, true) from limited, taken",
+        "select limited.usual from limited, taken",
+        f"{LOCK}::test_what_is_set_for_the_wait_is_not_set_for_the_section",
+    ),
+    Mutant(
+        "a program that outlives its term",
+        "runtime/led.py",
+        "os.killpg(keeper.pid, number)",
+        "os.kill(keeper.pid, number)",
+        f"{EXEC}::test_a_program_and_what_it_has_started_end_when_the_term_is_lost",
+    ),
+    Mutant(
+        "a program that outlives the process that leads",
+        "runtime/keeper.py",
+        "if not said:\n            break",
+        "if not said:\n            continue",
+        f"{EXEC}::test_a_program_and_what_it_has_started_die_with_the_process_that_leads",
+    ),
+    Mutant(
+        "a keeper that believes a frozen process",
+        "runtime/led.py",
+        "boottime() + term.control.trusted_for(term.member) + lost",
+        "boottime() + 3600",
+        f"{EXEC}::test_a_program_ends_in_time_when_the_process_that_leads_is_frozen",
     ),
 ]

@@ -114,7 +114,7 @@ MUTANTS = [
     Mutant(
         "no timer on the next due time",
         "jobs/source.py",
-        "min(self._pause, self._claimer.next_due_in)",
+        "min(self._pause, self._claimer.next_look_in)",
         "self._pause",
         "tests/postgres/test_notify.py",
     ),

@@ -35,9 +35,52 @@ MUTANTS = [
     Mutant(
         "a due time read from the head of its lane only",
         "jobs/claimer.py",
-        "asked_at + lane.next_due_in for lane in lanes if lane.next_due_in is not None",
-        "asked_at + lane.due_in for lane in lanes if lane.due_in > 0",
+        "asked_at + lane.next_due_in for lane in look.lanes if lane.next_due_in is not None",
+        "asked_at + lane.due_in for lane in look.lanes if lane.due_in > 0",
         CLAIM,
+    ),
+    Mutant(
+        "dead rows walked for every wake-up",
+        "jobs/claimer.py",
+        "self.saw_all = self._at_any_cost or asked_at >= self._dear_until",
+        "self.saw_all = True",
+        CLAIM,
+    ),
+    Mutant(
+        "what only a dear look finds forgotten",
+        "jobs/claimer.py",
+        "self._owed = True",
+        "self._owed = False",
+        CLAIM,
+    ),
+    Mutant(
+        "a backlog skipped by a wake-up",
+        "jobs/claimer.py",
+        "min(lane.start, self._behind) if lane.start else self._behind",
+        "self._behind",
+        CLAIM,
+    ),
+    Mutant(
+        "a job due now hidden by one due later",
+        "jobs/claimer.py",
+        "min(lane.start, self._behind) if lane.start else self._behind",
+        "lane.start or self._behind",
+        CLAIM,
+    ),
+    Mutant(
+        "jobs for others walked for every wake-up",
+        "jobs/claimer.py",
+        "self._known |= dict.fromkeys(((lane.queue, lane.priority) for lane, _ in self._lanes), self._behind)",
+        "pass",
+        CLAIM,
+    ),
+    Mutant(
+        "a drain that is content with what is cheap to see",
+        "jobs/source.py",
+        "if self._claimer.saw_all:",
+        "if True:",
+        "tests/chaos/test_faults_of_transactions.py"
+        "::test_dead_rows_that_a_long_transaction_keeps_are_not_walked_for_every_job",
     ),
     Mutant(
         "one unknown claim remembered",
@@ -70,7 +113,7 @@ MUTANTS = [
     Mutant(
         "a fast poll",
         "jobs/source.py",
-        "min(self._pause, self._claimer.next_due_in)",
+        "min(self._pause, self._claimer.next_look_in)",
         "min(self._pause, 0.04)",
         EXECUTE,
     ),

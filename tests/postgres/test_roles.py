@@ -1,7 +1,10 @@
 """Least privilege, tried with real roles: each does its part, and nothing else."""
 
+# ruff: noqa: PT012 - what is raised at the end of a block is raised after its statements
+
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +14,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from rota import LeadershipHeld, Rota, RotaError, Unique
+from rota import DatabaseUnavailable, LeadershipHeld, LeadershipLost, NotPossible, Rota, RotaError, Unique
+from rota.facts import TakeoverHindered
 from rota.leases.prune import prune_leases
 from rota.leases.terms import find_burden, leave_standbys
 
@@ -21,8 +25,11 @@ class Roles:
     schema: str
     dsn: str
 
+    def login(self, name: str) -> str:
+        return f"{self.schema}_{name}_login"
+
     def as_role(self, name: str) -> str:
-        return make_conninfo(self.dsn, user=f"{self.schema}_{name}_login")
+        return make_conninfo(self.dsn, user=self.login(name))
 
 
 @pytest.fixture
@@ -38,8 +45,12 @@ def roles(rota_database: str) -> Iterator[Roles]:
         owner.migrate_sync(roles=True)  # the second time changes nothing
         for name in names:
             admin.execute(f"create role {schema}_{name}_login login nosuperuser in role {schema}_{name}")
+        admin.execute(f"create role {schema}_other_login login nosuperuser in role {schema}_worker")
+        admin.execute(
+            f"create role {schema}_signaller_login login nosuperuser in role {schema}_worker, pg_signal_backend"
+        )
         yield Roles(schema, rota_database)
-        logins = ", ".join(f"{schema}_{name}_login" for name in names)
+        logins = ", ".join(f"{schema}_{name}_login" for name in (*names, "other", "signaller"))
         admin.execute(f"drop schema {schema} cascade")
         admin.execute(f"drop role {logins}, {schema}_enqueue, {schema}_worker, {schema}_read")
         admin.execute(f"drop owned by {schema}_owner; drop role {schema}_owner")
@@ -89,6 +100,55 @@ async def test_who_works_may_lead_and_who_looks_sees_it(roles: Roles) -> None:
         with pytest.raises(RotaError, match="permission denied"):
             async with front.leadership("indexer"):
                 pass
+
+
+async def test_a_session_that_one_has_no_right_to_end_is_waited_for_and_told_of_once(roles: Roles) -> None:
+    """Two logins of one group may not end each other's sessions. Who leads does not depend on it, only how soon."""
+    told: list[TakeoverHindered] = []
+    with app_of(roles, "worker") as last, app_of(roles, "other") as following:
+        following.facts.subscribe(told.append, TakeoverHindered)
+        with pytest.raises(LeadershipLost), last.leadership("indexer") as term, term.transaction() as inside:
+            assert inside.execute("show idle_in_transaction_session_timeout").fetchone() == ("15s",)
+            with pytest.raises(NotPossible, match=f"may not end a session of {roles.login('worker')}"):
+                following.leaders.resign_sync("indexer", force=True)
+            end_leaders(roles)
+            for _ in range(2):
+                with pytest.raises(DatabaseUnavailable, match=f"may not end a session of {roles.login('worker')}"):
+                    following.leadership("indexer").__enter__()
+            leadership = following.leadership("indexer").wait("20s")
+            waiting = asyncio.create_task(asyncio.to_thread(leadership.__enter__))
+            done, _ = await asyncio.wait([waiting], timeout=1)
+            assert not done
+
+        assert (await waiting).epoch > term.epoch
+        leadership.__exit__(None, None, None)
+
+    assert [(fact.name, fact.epoch, fact.roles) for fact in told] == [("indexer", term.epoch, (roles.login("worker"),))]
+
+
+@pytest.mark.parametrize("follower", ["worker", "signaller"])
+def test_who_may_end_sessions_takes_over_at_once(roles: Roles, follower: str) -> None:
+    """As the same role, or with the right to."""
+    with (
+        app_of(roles, "worker") as last,
+        app_of(roles, follower) as following,
+        pytest.raises(psycopg.OperationalError),
+        last.leadership("indexer") as term,
+        term.transaction() as inside,
+    ):
+        end_leaders(roles)
+        with following.leadership("indexer") as next_term:
+            assert next_term.epoch > term.epoch
+        inside.execute("select 1")
+
+
+def end_leaders(roles: Roles) -> None:
+    """As peers do to those who do not renew."""
+    with psycopg.connect(roles.dsn, autocommit=True) as admin:
+        admin.execute(
+            f"update {roles.schema}.members set ended_at = now(), end_reason = 'expired' "
+            f"where id in (select member from {roles.schema}.leases)"
+        )
 
 
 def test_plain_sql_may_enqueue_too(roles: Roles) -> None:

@@ -42,6 +42,11 @@ def words(fact: Fact) -> Words | None:
             return logging.INFO, f"no longer leading {name} (epoch {epoch}): {reason}"
         case facts.StandingBy(name, holder):
             return logging.INFO, f"standing by for {name}, which {holder} leads"
+        case facts.TakeoverHindered(name, epoch, roles):
+            return logging.WARNING, (
+                f"{name} cannot be led yet: its last leader (epoch {epoch}) left a session inside its transaction; it is waited "
+                f"for, as this role may not end a session of {', '.join(roles)}: log in as the same role, or grant pg_signal_backend"
+            )
         case facts.SingletonFailed(name, epoch, error, pause):
             return (
                 logging.ERROR,

@@ -3,6 +3,9 @@
 A *lane* is a queue and a priority. One read finds the lanes that have something queued, whether any of it is due, and when
 the next is; it jumps from lane to lane in the index, so it costs the same with ten jobs or ten million, and writes nothing.
 The claim itself walks each due lane from where it is told to begin.
+
+What makes both dear are dead entries before the first live one, which no vacuum can remove while some old transaction may
+still see them. A second read looks at lanes that are known already, from where it is told, and so walks none of those.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from rota.jobs.job import JobId
-from rota.postgres.query import Query, Row, many, scalar, statement
+from rota.postgres.query import Query, Row, scalar, statement
 
 __all__ = [
     "ClaimedJob",
     "Lane",
+    "Look",
     "Start",
     "claim",
     "claim_suspect",
@@ -27,6 +31,7 @@ __all__ = [
     "give_back_claim",
     "held_tokens",
     "new_token",
+    "revisit_lanes",
 ]
 
 
@@ -46,16 +51,34 @@ class ClaimedJob(NamedTuple):
     saved: str | None = None
 
 
+class Start(NamedTuple):
+    """Where in a lane a walk begins: behind this job."""
+
+    due_at: datetime
+    id: JobId
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """A queue and a priority with something queued. `due_in` is how far away its first job is, `next_due_in` the first that
-    is not due yet, whatever stands before it; `suspects` tells whether any lane has jobs that were lost before."""
+    is not due yet, whatever stands before it; `suspects` tells whether any lane has jobs that were lost before; a walk from
+    `start` meets the first job and nothing before it."""
 
     queue: str
     priority: int
     due_in: float
     suspects: bool = False
     next_due_in: float | None = None
+    start: Start | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The lanes that were found, when that was, and how long it took the server."""
+
+    lanes: list[Lane]
+    at: datetime
+    seconds: float
 
 
 def new_token() -> int:
@@ -63,23 +86,49 @@ def new_token() -> int:
     return secrets.randbits(63)
 
 
+# The last arm is read when the others are done.
+_TOLD = """
+    (
+        select
+            lane.queue, lane.priority, extract(epoch from lane.due_at - (select {schema}.now()))::float8,
+            (select exists (select from {schema}.jobs as job where job.state = 'queued' and job.losses > 0)),
+            -- what is due may be nothing for us: a task we do not know, a suspect; what comes after it is due in its own time
+            (
+                select extract(epoch from job.due_at - (select {schema}.now()))::float8
+                from {schema}.jobs as job
+                where job.state = 'queued'
+                  and job.queue = lane.queue
+                  and job.priority = lane.priority
+                  and job.due_at > (select {schema}.now())
+                order by job.due_at, job.id
+                limit 1
+            ),
+            lane.due_at, lane.id
+        from lane
+        where %(queues)s::text[] is null or lane.queue = any (%(queues)s::text[])
+        order by lane.priority desc
+    )
+    union all
+    select null, null, extract(epoch from clock_timestamp() - statement_timestamp())::float8, null, null, {schema}.now(), null
+"""
+
 FIND_LANES = statement(
     "find_lanes",
     """
     with recursive lane as (
         (
-            select job.queue, job.priority, job.due_at
+            select job.queue, job.priority, job.due_at, job.id
             from {schema}.jobs as job
             where job.state = 'queued'
             order by job.queue, job.priority desc, job.due_at, job.id
             limit 1
         )
         union all
-        select next.queue, next.priority, next.due_at
+        select next.queue, next.priority, next.due_at, next.id
         from lane
         cross join lateral (
             (
-                select job.queue, job.priority, job.due_at
+                select job.queue, job.priority, job.due_at, job.id
                 from {schema}.jobs as job
                 where job.state = 'queued'
                   and job.queue = lane.queue
@@ -89,7 +138,7 @@ FIND_LANES = statement(
             )
             union all
             (
-                select job.queue, job.priority, job.due_at
+                select job.queue, job.priority, job.due_at, job.id
                 from {schema}.jobs as job
                 where job.state = 'queued'
                   and job.queue > lane.queue
@@ -99,30 +148,63 @@ FIND_LANES = statement(
             limit 1
         ) as next
     )
-    select
-        lane.queue, lane.priority, extract(epoch from lane.due_at - (select {schema}.now()))::float8,
-        (select exists (select from {schema}.jobs as job where job.state = 'queued' and job.losses > 0)),
-        -- what is due may be nothing for us: a task we do not know, a suspect; what comes after it is due in its own time
-        (
-            select extract(epoch from job.due_at - (select {schema}.now()))::float8
-            from {schema}.jobs as job
-            where job.state = 'queued'
-              and job.queue = lane.queue
-              and job.priority = lane.priority
-              and job.due_at > (select {schema}.now())
-            order by job.due_at, job.id
-            limit 1
-        )
-    from lane
-    where %(queues)s::text[] is null or lane.queue = any (%(queues)s::text[])
-    order by lane.priority desc
-    """,
+    """  # noqa: S608 - all parts are written out here
+    + _TOLD,
 )
 
 
-def find_lanes(queues: Sequence[str] | None) -> Query[list[Lane]]:
+def find_lanes(queues: Sequence[str] | None) -> Query[Look]:
     """The lanes with something queued, the most urgent first, and how far away the jobs of each are."""
-    return FIND_LANES.query({"queues": None if queues is None else list(queues)}, read=many(Lane))
+    return FIND_LANES.query({"queues": None if queues is None else list(queues)}, read=_look)
+
+
+REVISIT_LANES = statement(
+    "revisit_lanes",
+    """
+    with lane as (
+        select known.queue, known.priority, head.due_at, head.id
+        from unnest(
+            %(known_queues)s::text[], %(priorities)s::smallint[], %(after_due)s::timestamptz[], %(after_id)s::bigint[]
+        ) as known(queue, priority, after_due, after_id)
+        cross join lateral (
+            select job.due_at, job.id
+            from {schema}.jobs as job
+            where job.state = 'queued'
+              and job.queue = known.queue
+              and job.priority = known.priority
+              and (job.due_at, job.id) > (known.after_due, known.after_id)
+            order by job.due_at, job.id
+            limit 1
+        ) as head
+    )
+    """  # noqa: S608 - all parts are written out here
+    + _TOLD,
+)
+
+
+def revisit_lanes(known: Mapping[tuple[str, int], Start]) -> Query[Look]:
+    """Those of these lanes that have something queued behind where each is told to begin."""
+    return REVISIT_LANES.query(
+        {
+            "known_queues": [queue for queue, _ in known],
+            "priorities": [priority for _, priority in known],
+            "after_due": [start.due_at.isoformat() for start in known.values()],
+            "after_id": [start.id for start in known.values()],
+            "queues": None,
+        },
+        read=_look,
+    )
+
+
+def _look(rows: Sequence[Row]) -> Look:
+    *lanes, (_, _, seconds, _, _, at, _) = rows
+    return Look([_lane(*lane) for lane in lanes], at, seconds)
+
+
+def _lane(
+    queue: str, priority: int, due_in: float, suspects: bool, next_due_in: float, due_at: datetime, id: JobId
+) -> Lane:
+    return Lane(queue, priority, due_in, suspects, next_due_in, Start(due_at, id - 1))
 
 
 CLAIM = statement(
@@ -170,13 +252,6 @@ CLAIM = statement(
         job.version, job.saved::text
     """,
 )
-
-
-class Start(NamedTuple):
-    """Where in a lane a walk begins: behind this job."""
-
-    due_at: datetime
-    id: JobId
 
 
 def claim(

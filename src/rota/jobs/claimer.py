@@ -1,8 +1,12 @@
 """When to look for jobs, where to begin, and what becomes of a claim whose reply never came.
 
 A claim walks each due lane from where the last one left off: the entries of jobs already taken stay in the index until
-vacuum, and walking them again for every claim is what makes queues slow. A walk from the start comes after every wake-up,
+vacuum, and walking them again for every claim is what makes queues slow. A look from the start comes after every wake-up,
 after a short batch, and now and then, since a late commit or a retry may have landed behind us.
+
+While some long transaction keeps vacuum from its work, that look is the dear one: it walks every entry that died since. So
+it may only take a small share of the time. In between, the lanes we know are looked at from shortly before the present; a
+lane that is new, or a job that was committed late, waits for the look that is owed.
 """
 
 from __future__ import annotations
@@ -10,18 +14,21 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from rota.clock import boottime
 from rota.jobs.claim import (
     ClaimedJob,
     Lane,
+    Look,
     Start,
     claim,
     claim_suspect,
     find_lanes,
     give_back_claim,
     new_token,
+    revisit_lanes,
 )
 from rota.postgres.query import Query
 from rota.postgres.session import Session
@@ -29,7 +36,13 @@ from rota.service.points import reach
 
 __all__ = ["Claimer"]
 
-_WALK_FROM_START_SECONDS = 0.25
+_LOOK_FROM_START_SECONDS = 0.25
+# What costs less is not worth saving; what costs more may take this share of the time.
+_CHEAP_SECONDS = 0.01
+_SHARE = 0.1
+# How far before the present a lane is looked at when the start is too far: as late as a commit may be and still be seen.
+_LATE = timedelta(seconds=2)
+_MOST_KNOWN = 200
 
 
 class Claimer:
@@ -45,18 +58,26 @@ class Claimer:
         self._sooner = sooner
         self._lanes: list[tuple[Lane, Start | None]] = []
         self._suspects = False
-        self._walk_from_start_at = 0.0
+        # where a look that may not begin at the start begins, of each lane that had something, the latest last
+        self._known: dict[tuple[str, int], Start] = {}
+        self._behind = Start(datetime.min.replace(tzinfo=UTC), 0)
+        self._dear_until = 0.0
+        self._look_from_start_at = 0.0
+        self._owed = False
+        self._at_any_cost = False
         self._due_at = math.inf
         self._unknown: set[tuple[UUID, int]] = set()
+        self.saw_all = False
 
-    def look_from_start(self) -> None:
-        """Let the next claim walk from the start of every lane."""
+    def look(self, *, at_any_cost: bool = False) -> None:
+        """Let the next claim look anew: from the start of every lane if that is cheap, or if it must be."""
         self._lanes = []
+        self._at_any_cost |= at_any_cost
 
     @property
-    def next_due_in(self) -> float:
-        """Seconds until the first job that is not due yet, as far as we know."""
-        return max(0.0, self._due_at - boottime())
+    def next_look_in(self) -> float:
+        """Seconds until the first job that is not due yet, as far as we know, or until we know better."""
+        return max(0.0, min(self._due_at, self._dear_until if self._owed else math.inf) - boottime())
 
     def expect(self, due_in: float) -> None:
         """A job is due then, which the last look cannot have told."""
@@ -79,7 +100,8 @@ class Claimer:
         not `still_valid` to start it.
         """
         await self.give_back_unknown()
-        if not self._lanes or boottime() > self._walk_from_start_at:
+        self.saw_all = False
+        if not self._lanes or boottime() > self._look_from_start_at:
             await self._look()
         taken: list[ClaimedJob] = []
         if most_losses and self._suspects:
@@ -94,13 +116,19 @@ class Claimer:
         if not self._lanes or limit <= len(taken):
             return self._handed_over(member, taken)
         wanted = limit - len(taken)
+        began = boottime()
         jobs = await self._take(
             member,
             still_valid,
             lambda token: claim(lanes=self._lanes, tasks=self._tasks, limit=wanted, token=token, member=member),
         )
+        if not jobs and self.saw_all:
+            # what is due is nothing for us, and behind it may be as much as there was before it
+            self._pay(boottime() - began)
         jobs.sort(key=lambda job: (-job.priority, job.due_at, job.id))
         if len(jobs) < wanted:
+            # all that was due has been walked
+            self._known |= dict.fromkeys(((lane.queue, lane.priority) for lane, _ in self._lanes), self._behind)
             self._lanes = []
         else:
             self._advance(jobs)
@@ -127,15 +155,38 @@ class Claimer:
         # nothing is known until the answer is here, but what is expected meanwhile: that the answer may not tell
         self._lanes, self._due_at = [], math.inf
         asked_at = boottime()
-        lanes = await self._session.run(find_lanes(self._queues))
-        self._walk_from_start_at = asked_at + _WALK_FROM_START_SECONDS
-        self._lanes = [(lane, None) for lane in lanes if lane.due_in <= 0]
-        self._suspects = any(lane.suspects for lane in lanes)
+        self.saw_all = self._at_any_cost or asked_at >= self._dear_until
+        if self.saw_all:
+            look = await self._session.run(find_lanes(self._queues))
+            self._at_any_cost = self._owed = False
+            self._pay(look.seconds)
+        else:
+            look = await self._session.run(revisit_lanes(self._known))
+            self._owed = True
+        self._remember(look)
+        self._lanes = [(lane, lane.start) for lane in look.lanes if lane.due_in <= 0]
+        self._suspects = any(lane.suspects for lane in look.lanes)
         # measured from before we asked: rather a look too early than a job too late
-        found = (asked_at + lane.next_due_in for lane in lanes if lane.next_due_in is not None)
+        found = (asked_at + lane.next_due_in for lane in look.lanes if lane.next_due_in is not None)
         self._due_at = min([self._due_at, *found])
         # lanes of one priority take turns, so that a flood in one queue does not keep the others waiting
         self._rotate()
+
+    def _pay(self, seconds: float) -> None:
+        """A look from the start has taken so long: the next may come when that is a small share of the time."""
+        pause = seconds / _SHARE if seconds > _CHEAP_SECONDS else 0.0
+        self._dear_until = max(self._dear_until, boottime() + pause)
+        self._look_from_start_at = max(self._dear_until, boottime() + _LOOK_FROM_START_SECONDS)
+
+    def _remember(self, look: Look) -> None:
+        """Where to begin in each lane when the start is too far: where the first job was, and with none shortly before now."""
+        self._behind = Start(look.at - _LATE, 0)
+        self._known = dict.fromkeys(self._known, self._behind)
+        for lane in look.lanes:
+            self._known.pop((lane.queue, lane.priority), None)
+            self._known[lane.queue, lane.priority] = min(lane.start, self._behind) if lane.start else self._behind
+        for forgotten in list(self._known)[:-_MOST_KNOWN]:
+            del self._known[forgotten]
 
     def _rotate(self) -> None:
         shift = secrets.randbelow(len(self._lanes)) if self._lanes else 0
@@ -144,11 +195,11 @@ class Claimer:
 
     def _advance(self, jobs: Sequence[ClaimedJob]) -> None:
         """Go on behind these jobs next time, and begin with the lanes that were not served, of the same priority."""
-        last = {(job.queue, job.priority): job for job in jobs}
+        last = {(job.queue, job.priority): Start(job.due_at, job.id) for job in jobs}
+        self._known |= {lane: min(start, self._behind) for lane, start in last.items()}
 
         def behind(lane: Lane, start: Start | None) -> Start | None:
-            job = last.get((lane.queue, lane.priority))
-            return start if job is None else Start(job.due_at, job.id)
+            return last.get((lane.queue, lane.priority), start)
 
         def turn(entry: tuple[Lane, Start | None]) -> tuple[int, bool]:
             lane, _ = entry

@@ -82,6 +82,7 @@ class JobSource:
         self._seen_locked: set[JobId] = set()
         self._woken = asyncio.Event()
         self._pause = 0.0
+        self._awaited = 0
         self._looks_begun = 0
         self._last_short_look = 0
         self._short_look = asyncio.Event()
@@ -90,12 +91,16 @@ class JobSource:
         self._woken.set()
 
     async def found_nothing(self) -> None:
-        """Return after a claim that begins from now on, walks from the start, and finds less than it could take."""
+        """Return after a claim that begins from now on, looks from the start, and finds less than it could take."""
         begun = self._looks_begun
-        self.wake()
-        while self._last_short_look <= begun:
-            self._short_look.clear()
-            await self._short_look.wait()
+        self._awaited += 1
+        try:
+            self.wake()
+            while self._last_short_look <= begun:
+                self._short_look.clear()
+                await self._short_look.wait()
+        finally:
+            self._awaited -= 1
 
     @property
     def claims_under_way(self) -> set[int]:
@@ -110,7 +115,7 @@ class JobSource:
             return []
         if self._woken.is_set():
             self._woken.clear()
-            self._claimer.look_from_start()
+            self._claimer.look()
         self._looks_begun += 1
         look = self._looks_begun
         member = control.member
@@ -125,8 +130,12 @@ class JobSource:
             if jobs[0].losses:
                 self._gate.close(jobs[0])
         if len(jobs) < limit:
-            self._last_short_look = look
-            self._short_look.set()
+            if self._claimer.saw_all:
+                self._last_short_look = look
+                self._short_look.set()
+            elif self._awaited:
+                self._claimer.look(at_any_cost=True)
+                self.wake()
         return jobs
 
     async def wait_for_more(self) -> None:
@@ -137,11 +146,11 @@ class JobSource:
         # Wake-ups may be coalesced, so look again soon after the last work, then ever less often.
         self._pause = min(self._poll(), self._pause * 4 or 0.005)
         try:
-            async with asyncio.timeout(min(self._pause, self._claimer.next_due_in)):
+            async with asyncio.timeout(min(self._pause, self._claimer.next_look_in)):
                 await self._woken.wait()
             self._pause = 0.0
         except TimeoutError:
-            self._claimer.look_from_start()
+            self._claimer.look()
 
     async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         locked = await self._locked([outcome.job for outcome in outcomes])

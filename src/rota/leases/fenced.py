@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -13,7 +15,15 @@ from rota.leases.terms import fence
 from rota.postgres.foreign import Foreign, foreign
 from rota.postgres.pool import Database
 
-__all__ = ["FencedTransaction"]
+__all__ = ["FencedTransaction", "whoever"]
+
+
+def whoever() -> object:
+    """Who is running: a task, or else a thread."""
+    try:
+        return asyncio.current_task() or threading.current_thread()
+    except RuntimeError:
+        return threading.current_thread()
 
 
 class Fence(Protocol):
@@ -21,6 +31,7 @@ class Fence(Protocol):
 
     name: str
     epoch: int
+    insiders: list[object]
 
     def loss(self) -> LeadershipLost: ...
 
@@ -65,6 +76,8 @@ class FencedTransaction:
         except BaseException:
             await on.rollback()
             raise
+        self._insider = whoever()
+        self._term.insiders.append(self._insider)
         return on.native
 
     async def _hold(self, on: Foreign) -> None:
@@ -77,6 +90,12 @@ class FencedTransaction:
         return self._database.in_words() if self._on is None else contextlib.nullcontext()
 
     async def _end(self, error: BaseException | None) -> None:
+        try:
+            await self._settle(error)
+        finally:
+            self._term.insiders.remove(self._insider)
+
+    async def _settle(self, error: BaseException | None) -> None:
         if error is not None:
             await self._own.rollback()
             await self._blame_the_loss(error)

@@ -56,7 +56,11 @@ class Leaders:
         if leader is None or leader.member is None or not (force or (yield request_resignation(name))):
             raise NotPossible(f"Nobody leads {name!r}, so nobody can step down. `rota leaders list` tells what is led.")
         if force and not dry_run:  # to end a session cannot be undone
-            yield evict(name, leader.epoch, self._database.schema)
+            if roles := (yield evict(name, leader.epoch, self._database.schema)):
+                raise NotPossible(
+                    f"{leader.holder} is inside a transaction of its term, and this role may not end a session of {', '.join(roles)}. "
+                    "Do it as that role, as a superuser, or with `grant pg_signal_backend` for yours."
+                )
             yield take_lease_away(name, leader.epoch, leader.member)
         yield record(actor, "resign", {"name": name, "epoch": leader.epoch, "force": force})
         return leader

@@ -147,7 +147,7 @@ class Leadership:
         interrupted = self._interrupt.close(error)
         loss = self._term.loss()
         try:
-            await asyncio.shield(self._term.resign())
+            await asyncio.shield(self._term.give_up(self._term.patience))
         finally:
             await self._place.leave()
         if interrupted:
@@ -168,7 +168,7 @@ class Leadership:
         assert self._place is not None
         loss = None if self._term.resigned else self._term.loss_sync()
         try:
-            self._term.resign_sync()
+            self._term.give_up_sync(self._term.patience)
         finally:
             self._place.leave_sync()
         if loss is not None and error is None:
@@ -228,7 +228,9 @@ class Leadership:
                 # our own membership is just being replaced, or someone was faster by a moment
                 await way.pause(0.05)
             elif found.stale:
-                await way.ask(control, evict_stale(self.name, found.epoch, self.leads.database.schema))
+                roles = await way.ask(control, evict_stale(self.name, found.epoch, self.leads.database.schema))
+                if roles:
+                    raise self.leads.hindered(self.name, found.epoch, roles)
                 await way.pause(0.02)
             else:
                 raise LeadershipHeld(self.name, found.holder, found.host, found.since, found.epoch)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from uuid import UUID
 
-from rota.facts import Facts, LeadershipGained
+from rota.errors import DatabaseUnavailable
+from rota.facts import Facts, LeadershipGained, TakeoverHindered
 from rota.leases.control import Control, Reactions
 from rota.leases.membership import Membership
 from rota.leases.term import Term
 from rota.leases.terms import Acquired, leave_standbys, resign_lease
+from rota.postgres.connection import IDLE_LIMIT
 from rota.postgres.pool import Database
 
 __all__ = ["Leads", "Seat"]
@@ -61,6 +63,7 @@ class Leads:
         self._seats: dict[str, list[Seat]] = {}
         self._open: set[tuple[str, int]] = set()
         self._strangers: set[tuple[str, int]] = set()
+        self._hindered: dict[str, int] = {}
         self._trying = 0
         self.reactions = Reactions(
             on_identity_lost=self._on_identity_lost,
@@ -96,6 +99,18 @@ class Leads:
             self._open.add((name, found.epoch))
         self.facts.emit(LeadershipGained(name, found.epoch))
         return term
+
+    def hindered(self, name: str, epoch: int, roles: Sequence[str]) -> DatabaseUnavailable:
+        """What to raise when the last leader of this left a session that we have no right to end; told once."""
+        with self._lock:
+            is_news, self._hindered[name] = self._hindered.get(name) != epoch, epoch
+        if is_news:
+            self.facts.emit(TakeoverHindered(name, epoch, tuple(roles)))
+        return DatabaseUnavailable(
+            f"{name!r} cannot be led yet: its last leader, which has ended, left a session inside its transaction, and this role may "
+            f"not end a session of {', '.join(roles)}. PostgreSQL ends it when it has been idle for {IDLE_LIMIT}; try again then. To "
+            "take over at once, log in as the same role, or have `grant pg_signal_backend` for yours."
+        )
 
     @contextlib.contextmanager
     def seated(self, control: Control, name: str) -> Generator[Seat]:

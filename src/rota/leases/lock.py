@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from types import TracebackType
 from typing import Any
 
@@ -11,6 +9,7 @@ import psycopg
 
 from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError, LockHeld
+from rota.leases.fenced import whoever
 from rota.postgres.foreign import Foreign
 from rota.postgres.keys import lock_key
 from rota.postgres.pool import Database
@@ -84,7 +83,7 @@ class Lock:
     # Written once for both colours, as `postgres.foreign` is: on a sync connection nothing is ever waited for.
 
     async def _begin(self, own: Foreign) -> Any:
-        section = (self._database, self.key, _who())
+        section = (self._database, self.key, whoever())
         if section in _SECTIONS:
             raise ConfigurationError(
                 f"Whoever asks for the lock {self.name!r} here is inside its section already, and would wait for itself: each block "
@@ -131,11 +130,3 @@ class Lock:
             await self._own.rollback()
             raise
         await self._own.commit()
-
-
-def _who() -> object:
-    """The task that runs this, or else the thread."""
-    try:
-        return asyncio.current_task() or threading.current_thread()
-    except RuntimeError:
-        return threading.current_thread()

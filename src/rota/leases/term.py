@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
-from rota.errors import DatabaseUnavailable, LeadershipLost
+from rota.clock import Deadline
+from rota.errors import DatabaseUnavailable, LeadershipLost, NotPossible
 from rota.facts import Facts, LeadershipEnded
 from rota.leases.control import Control
-from rota.leases.fenced import FencedTransaction
+from rota.leases.fenced import FencedTransaction, whoever
 from rota.leases.terms import Acquired, confirm_term, resign_lease
 from rota.postgres.pool import Database
 from rota.postgres.query import Query
@@ -28,6 +30,9 @@ T = TypeVar("T")
 
 # How long the answer to a question may take before the database counts as away: longer than a session takes to be replaced.
 _ANSWER_SECONDS = 10.0
+# How long a resignation waits for fenced work that is open, and how often it looks.
+_OPEN_SECONDS = 10.0
+_LOOK_SECONDS = 0.02
 _RESIGNED = "it was resigned"
 
 
@@ -53,6 +58,8 @@ class Term:
         self._leads = leads
         self.control = control
         self._ended: str | None = None
+        #: who is inside a transaction of it
+        self.insiders: list[object] = []
         #: called, in any thread, when it is over or has become doubtful
         self.on_news: Callable[[], None] = lambda: None
 
@@ -80,17 +87,47 @@ class Term:
         self._confirmed(answered_sync(self.control, self._confirmation()))
 
     async def resign(self) -> None:
-        """End the term; who waits for it leads within moments. Harmless when it is over already."""
-        self.end(_RESIGNED)
-        self._leads.close(self)
-        with contextlib.suppress(DatabaseUnavailable):  # then the next beat finds what nobody here knows of
-            await answered(self.control, self._resignation())
+        """End the term; who waits for it leads within moments. Harmless when it is over already.
+
+        Fenced work of it that is open elsewhere in this process may commit first: it is waited for, for up to ten seconds, and
+        afterwards the term ends with it. Raises NotPossible inside that work, which cannot wait for itself.
+        """
+        self._refuse_inside()
+        await self.give_up(_OPEN_SECONDS)
 
     def resign_sync(self) -> None:
+        self._refuse_inside()
+        self.give_up_sync(_OPEN_SECONDS)
+
+    async def give_up(self, patience: float) -> None:
+        """End the term, waiting no longer than this for fenced work of it that is open."""
         self.end(_RESIGNED)
         self._leads.close(self)
+        until = Deadline.after(patience)
+        # whatever is missed here, the next beats find what nobody in this process knows of
         with contextlib.suppress(DatabaseUnavailable):
-            answered_sync(self.control, self._resignation())
+            while not await answered(self.control, self._resignation()) and until.left:  # noqa: ASYNC110 - the database is asked
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    def give_up_sync(self, patience: float) -> None:
+        self.end(_RESIGNED)
+        self._leads.close(self)
+        until = Deadline.after(patience)
+        with contextlib.suppress(DatabaseUnavailable):
+            while not answered_sync(self.control, self._resignation()) and until.left:
+                time.sleep(_LOOK_SECONDS)
+
+    @property
+    def patience(self) -> float:
+        """How long to wait for open work when the block of the term has ended: not at all for what only its caller could end."""
+        return 0.0 if whoever() in self.insiders else _OPEN_SECONDS
+
+    def _refuse_inside(self) -> None:
+        if whoever() in self.insiders:
+            raise NotPossible(
+                f"The term of {self.name!r} cannot be resigned inside its own transaction, which has to end first. Leave the block of "
+                "term.transaction(), then resign."
+            )
 
     def transaction(self, on: Any = None) -> FencedTransaction:
         """Work that is committed only if the term is on: no other begins while it is open, and once another has, it is refused.

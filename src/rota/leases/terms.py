@@ -167,44 +167,104 @@ def _mark(name: str, epoch: int, schema: str) -> int:
 EVICT = statement(
     "evict_stale",
     """
-    select count(pg_terminate_backend(lock.pid))
-    from pg_locks as lock
-    where lock.locktype = 'advisory'
-      and lock.objsubid = 1
-      and lock.granted
-      and lock.database = (select oid from pg_database where datname = current_database())
-      and ((lock.classid::bigint << 32) | lock.objid::bigint) = %(mark)s
-      and (
-          %(forced)s
-          or exists (
-              select
-              from {schema}.leases as lease
-              join {schema}.members as member on member.id = lease.member
-              where lease.name = %(name)s
-                and lease.epoch = %(epoch)s
-                and member.ended_at is not null
+    with inside as materialized (
+        select
+            lock.pid, its.rolname as role,
+            -- PostgreSQL's own rule, asked first: being refused for one session would leave the others
+            (pg_has_role(its.oid, 'usage') or pg_has_role('pg_signal_backend', 'usage'))
+                and (not its.rolsuper or mine.rolsuper) as may_end
+        from pg_locks as lock
+        join pg_stat_activity as session on session.pid = lock.pid
+        join pg_roles as its on its.oid = session.usesysid
+        join pg_roles as mine on mine.rolname = current_user
+        where lock.locktype = 'advisory'
+          and lock.objsubid = 1
+          and lock.granted
+          and lock.database = (select oid from pg_database where datname = current_database())
+          and ((lock.classid::bigint << 32) | lock.objid::bigint) = %(mark)s
+          and (
+              %(forced)s
+              or exists (
+                  select
+                  from {schema}.leases as lease
+                  join {schema}.members as member on member.id = lease.member
+                  where lease.name = %(name)s
+                    and lease.epoch = %(epoch)s
+                    and member.ended_at is not null
+              )
           )
-      )
+    )
+    select
+        count(case when inside.may_end then pg_terminate_backend(inside.pid) end),
+        coalesce(array_agg(distinct inside.role::text order by inside.role::text) filter (where not inside.may_end), '{}')
+    from inside
     """,
 )
 
 
-def evict_stale(name: str, epoch: int, schema: str) -> Query[int]:
-    """End the sessions that are still inside this term although its member has ended: they keep the next one from beginning."""
+def evict_stale(name: str, epoch: int, schema: str) -> Query[list[str]]:
+    """End the sessions that are still inside this term although its member has ended: they keep the next one from beginning.
+
+    Returns the roles of those that we have no right to end. They are waited for.
+    """
     params = {"name": name, "epoch": epoch, "mark": _mark(name, epoch, schema), "forced": False}
-    return EVICT.query(params, read=scalar)
+    return EVICT.query(params, read=lambda rows: list(rows[0][1]))
 
 
-def evict(name: str, epoch: int, schema: str) -> Query[int]:
-    """End the sessions that are inside this term, whatever they do there: they keep it from being taken away."""
+def evict(name: str, epoch: int, schema: str) -> Query[list[str]]:
+    """End the sessions that are inside this term, whatever they do there: they keep it from being taken away. Returns the same."""
     params = {"name": name, "epoch": epoch, "mark": _mark(name, epoch, schema), "forced": True}
-    return EVICT.query(params, read=scalar)
+    return EVICT.query(params, read=lambda rows: list(rows[0][1]))
 
 
 RESIGN = statement(
     "resign_lease",
     """
     with resigned as (
+        update {schema}.leases
+        set member = null
+        where name = any (array(
+            select lease.name
+            from {schema}.leases as lease
+            where lease.name = %(name)s
+              and lease.epoch = %(epoch)s
+              and lease.member = %(member)s
+            -- never wait: fenced work of ours may be open, and the beat is behind us
+            for update skip locked
+        ))
+        returning name, epoch
+    ), closed as (
+        update {schema}.terms as term
+        set ended_at = statement_timestamp(),
+            end_reason = 'resigned'
+        from resigned
+        where term.name = resigned.name
+          and term.epoch = resigned.epoch
+    ), told as materialized (
+        select count({schema}.announce(resigned.name)) from resigned
+    )
+    select
+        (select count(*) from resigned, told) > 0
+        or not exists (
+            select
+            from {schema}.leases as lease
+            where lease.name = %(name)s
+              and lease.epoch = %(epoch)s
+              and lease.member = %(member)s
+        )
+    """,
+)
+
+
+def resign_lease(name: str, epoch: int, member: UUID) -> Query[bool]:
+    """End our own term; whoever waits hears of it. False when fenced work of it is open: nothing is done then, ask again later."""
+    return RESIGN.query({"name": name, "epoch": epoch, "member": member}, read=scalar)
+
+
+TAKE = statement(
+    "take_lease_away",
+    """
+    with taken as (
         update {schema}.leases as lease
         set member = null
         where lease.name = %(name)s
@@ -214,28 +274,21 @@ RESIGN = statement(
     ), closed as (
         update {schema}.terms as term
         set ended_at = statement_timestamp(),
-            end_reason = %(reason)s
-        from resigned
-        where term.name = resigned.name
-          and term.epoch = resigned.epoch
+            end_reason = 'taken'
+        from taken
+        where term.name = taken.name
+          and term.epoch = taken.epoch
     ), told as materialized (
-        select count({schema}.announce(resigned.name)) from resigned
+        select count({schema}.announce(taken.name)) from taken
     )
-    select resigned.name from resigned, told
+    select taken.name from taken, told
     """,
 )
 
 
-def resign_lease(name: str, epoch: int, member: UUID) -> Query[bool]:
-    """End our own term; whoever waits hears of it. False when it was over already."""
-    params = {"name": name, "epoch": epoch, "member": member, "reason": "resigned"}
-    return RESIGN.query(params, read=lambda rows: bool(rows))
-
-
-def take_lease_away(name: str, epoch: int, member: UUID) -> Query[bool]:
+def take_lease_away(name: str, epoch: int, member: UUID) -> Query[None]:
     """End someone's term without their consent. Its fenced work is refused from here on; what else it does is not."""
-    params = {"name": name, "epoch": epoch, "member": member, "reason": "taken"}
-    return RESIGN.query(params, read=lambda rows: bool(rows))
+    return TAKE.query({"name": name, "epoch": epoch, "member": member}, read=nothing)
 
 
 REQUEST = statement(
