@@ -250,8 +250,11 @@ async def test_several_spread_over_the_workers_and_then_stay_where_they_are(
 
     async with working(first):
         await until(lambda: share(first) == 5, what="the first leads all")
+        moved: list[str] = []
+        first.facts.subscribe(lambda fact: moved.append(fact.kind), LeadershipEnded)
         async with working(second):
             await until(lambda: (share(first), share(second)) == (3, 2), what="they share")
+            assert set(moved) == {"handed over"}
             with first.facts.recorded(LeadershipEnded) as lost, second.facts.recorded(LeadershipEnded) as lost_too:
                 looked = len(looks)
                 await until(lambda: len(looks) > looked + 10, what="they looked again and again")

@@ -55,7 +55,7 @@ from rota.leases.prune import prune_leases
 from rota.leases.questions import Questions
 from rota.leases.session import ControlSession
 from rota.leases.trust import LeaseSettings, Trust
-from rota.postgres.connection import BoundedConnection, Connector
+from rota.postgres.connection import BoundedConnection, Connector, check_fork
 from rota.postgres.identity import check_identity, compare_identity
 from rota.postgres.notify import cancel_channel, lead_channel, wake_channel
 from rota.postgres.query import Query
@@ -120,6 +120,7 @@ class Control:
         self._work = dict(work)
         self._reactions = reactions or Reactions()
         self._identity = _Identity()
+        self._pid = os.getpid()
         self._bell = Bell()
         self._session = ControlSession(connector, schema, self._bell)
         self._trust = Trust(self.settings)
@@ -151,9 +152,14 @@ class Control:
         """Whether this process may start something in its name."""
         return self._session.stands and self._trust.left > 0
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that is the member: it has neither its thread nor its session."""
+        return self._pid != os.getpid()
+
     def trusted_for(self, member: UUID) -> float:
         """For how many seconds from now what this member holds is certainly its own; not more than 0 if nobody can tell."""
-        return self._trust.left if member == self.member else 0.0
+        return self._trust.left if member == self.member and not self.forked else 0.0
 
     def trusts(self, member: UUID) -> bool:
         """Whether what this member holds is its own at this very moment.
@@ -181,6 +187,7 @@ class Control:
 
     def ask(self, query: Query[T]) -> Future[T]:
         """Have the query run on the control session, between two beats: for what is short and never waits for a lock."""
+        check_fork(self._pid)
         answer = self._questions.put(query)
         self._bell.ring()
         if not self._thread.is_alive():

@@ -176,9 +176,9 @@ class Leads:
             strangers = {each for each in epochs.items() if each[0] not in known} - self._open
         for name, term in known.items():
             if epochs.get(name) != term.epoch:
-                term.end("it was taken away")
+                term.end("it was taken away", "taken")
             elif name in asked:
-                term.end("this process was asked to step down")
+                term.end("this process was asked to step down", "asked")
         self._give_up_strangers(control, strangers)
 
     def _give_up_strangers(self, control: Control, strangers: set[tuple[str, int]]) -> None:

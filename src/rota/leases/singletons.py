@@ -169,4 +169,4 @@ class Singletons:
             with contextlib.suppress(RotaError):  # to share is a courtesy, and no reason to end a worker
                 wanted = await answered(term.control, find_burden(term.member))
                 if names := [name for name in wanted if name in self._terms]:
-                    self._terms[random.choice(names)].end("it was handed over to spread the load")
+                    self._terms[random.choice(names)].end("it was handed over to spread the load", "handed over")

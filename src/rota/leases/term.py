@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from rota.clock import Deadline
 from rota.errors import DatabaseUnavailable, LeadershipLost, NotPossible
-from rota.facts import Facts, LeadershipEnded
+from rota.facts import EndKind, Facts, LeadershipEnded
 from rota.leases.control import Control
 from rota.leases.fenced import FencedTransaction, whoever
 from rota.leases.terms import Acquired, confirm_term, resign_lease
@@ -34,6 +34,7 @@ _ANSWER_SECONDS = 10.0
 _OPEN_SECONDS = 10.0
 _LOOK_SECONDS = 0.02
 _RESIGNED = "it was resigned"
+_OUT_OF_REACH = "the database was out of reach for too long"
 
 
 class Registry(Protocol):
@@ -101,7 +102,7 @@ class Term:
 
     async def give_up(self, patience: float) -> None:
         """End the term, waiting no longer than this for fenced work of it that is open."""
-        self.end(_RESIGNED)
+        self.end(_RESIGNED, "resigned")
         self._leads.close(self)
         until = Deadline.after(patience)
         # whatever is missed here, the next beats find what nobody in this process knows of
@@ -110,7 +111,7 @@ class Term:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     def give_up_sync(self, patience: float) -> None:
-        self.end(_RESIGNED)
+        self.end(_RESIGNED, "resigned")
         self._leads.close(self)
         until = Deadline.after(patience)
         with contextlib.suppress(DatabaseUnavailable):
@@ -157,15 +158,16 @@ class Term:
     def _resignation(self) -> Query[bool]:
         return resign_lease(self.name, self.epoch, self.member)
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, kind: EndKind = "lost") -> None:
         """Note that the term is over, for whatever reason came first. Called in any thread."""
         if self._leads.forget(self):
             self._ended = reason
             self.on_news()
-            self._leads.facts.emit(LeadershipEnded(self.name, self.epoch, reason))
+            self._leads.facts.emit(LeadershipEnded(self.name, self.epoch, reason, kind))
 
     def loss(self) -> LeadershipLost:
-        return LeadershipLost(self.name, self.epoch, self._ended or "the database was out of reach for too long")
+        doubt = "it is that of the process this one was forked from" if self.control.forked else _OUT_OF_REACH
+        return LeadershipLost(self.name, self.epoch, self._ended or doubt)
 
     def loss_sync(self) -> LeadershipLost | None:
         """What to tell a body that has ended, if the term was over by then. What is only in doubt is asked of the database."""
@@ -185,7 +187,7 @@ class Term:
             return math.inf
         left = self.control.trusted_for(self.member) if self._ended is None else 0.0
         if left <= 0:
-            self.end("the database was out of reach for too long")
+            self.end(_OUT_OF_REACH)
         return left
 
     def __repr__(self) -> str:
