@@ -159,7 +159,9 @@ class Control:
 
     def trusted_for(self, member: UUID) -> float:
         """For how many seconds from now what this member holds is certainly its own; not more than 0 if nobody can tell."""
-        return self._trust.left if member == self.member and not self.forked else 0.0
+        if self.forked:
+            return 0.0
+        return self._trust.left if member == self.member else 0.0
 
     def trusts(self, member: UUID) -> bool:
         """Whether what this member holds is its own at this very moment.
