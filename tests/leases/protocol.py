@@ -3,7 +3,8 @@
 Time is counted in ticks, and everything that ages is kept relative to now, so the states are finite. One process may be frozen
 for as long as it pleases, lose its session at any moment, ask for a renewal and hear of it late, and its control thread may be
 kept from looking at the session by others that run; peers may suspect it and end it whenever they are allowed to. The other is
-well, and takes over as soon as it may; `faulty=2` lets both suffer, which makes millions of states and takes minutes.
+well, and takes over as soon as it may; `faulty=2` lets both suffer, but for the starving, which makes millions of states and
+takes minutes.
 
 The rules are those of leases/members.py, control.py and terms.py. GUARDS are the parts of them that can be left out one by one.
 """
@@ -14,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-LEASE, MARGIN, GRACE = 4, 1, 2
+LEASE, MARGIN, GRACE, INTERVAL = 4, 1, 2, 1
 
 GUARDS = {
     "the local deadline": "a process acts for as long as nobody has told it otherwise",
@@ -112,7 +113,12 @@ class Protocol:
                 yield f"enter {number}", lambda n=number, p=process: _with(world, n, replace(p, inside=p.term))  # type: ignore[misc]
             if process.inside and not process.frozen:
                 yield f"commit {number}", lambda n=number, p=process: self._committed(world, n, p)  # type: ignore[misc]
-        yield "tick", lambda: replace(world, processes=tuple(self._older(n, p) for n, p in enumerate(world.processes)))
+        # where control threads do not starve, who is not frozen looks at its session at least every interval
+        if len(self._faulty) == 1 or all(each.frozen or each.looked < INTERVAL for each in world.processes):
+            yield (
+                "tick",
+                lambda: replace(world, processes=tuple(self._older(n, p) for n, p in enumerate(world.processes))),
+            )
 
     def _moves(self, number: int, process: Process) -> Iterator[tuple[str, Process]]:
         if number not in self._faulty:
