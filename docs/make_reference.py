@@ -89,6 +89,7 @@ SAMPLES: dict[str, Any] = {
     "ids": (7, 8),
     "job": 42,
     "jobs": 12,
+    "kind": "resigned",
     "roles": ("shop_jobs",),
     "statements": 9,
     "member": UUID("6ba7b810-9dad-41d1-80b4-00c04fd430c8"),

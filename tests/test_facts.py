@@ -73,7 +73,8 @@ def test_who_leads_is_told_in_words_and_a_singleton_that_failed_with_its_trace(
         facts.emit(StandingBy("indexer", "web-1:7"))
         facts.emit(LeadershipGained("indexer", 5))
         facts.emit(SingletonFailed("indexer", 5, ValueError("no such index"), 1.5))
-        facts.emit(LeadershipEnded("indexer", 5, "it was resigned"))
+        facts.emit(LeadershipEnded("indexer", 5, "it was resigned", "resigned"))
+        facts.emit(LeadershipEnded("indexer", 5, "someone else took over", "lost"))
         facts.emit(TakeoverHindered("indexer", 5, ("ana", "bo")))
     stop()
 
@@ -86,6 +87,7 @@ def test_who_leads_is_told_in_words_and_a_singleton_that_failed_with_its_trace(
             True,
         ),
         ("INFO", "no longer leading indexer (epoch 5): it was resigned", False),
+        ("WARNING", "no longer leading indexer (epoch 5): someone else took over", False),
         (
             "WARNING",
             "indexer cannot be led yet: its last leader (epoch 5) left a session inside its transaction; it is waited for, as this "

@@ -107,9 +107,11 @@ class Rota:
         self.leaders = Leaders(self.database)
         self._intake = Intake(self.database, self.jobs, self.codec)
         self._membership = Membership(self._control)
-        # for those who hold one for a while, so that they do not hold up the others
-        self._held = self.database.apart("hold", size=settings.pool_size)
-        self._leads = Leads(self._membership, self._held, self.facts)
+        # for those who hold one for a while, so that they do not hold up the others; and those who lock not those who lead
+        size = settings.pool_size
+        self._held = self.database.apart("hold", size=size, purpose="locks that are held or waited for")
+        fenced = self.database.apart("fence", size=size, purpose="term.transaction()")
+        self._leads = Leads(self._membership, fenced, self.facts)
 
     def _make_database(self, settings: Settings, pools: tuple[UserPool, ...]) -> Database:
         return Database(self._address, settings.schema, size=settings.pool_size, pools=pools)
@@ -129,6 +131,7 @@ class Rota:
             work=work,
             settings=self.settings.lease,
             reactions=reactions,
+            environment=self.settings.environment,
         )
 
     def use(self, *, dsn: str | None = None, schema: str | None = None) -> None:
@@ -324,10 +327,12 @@ class Rota:
 
     async def close(self) -> None:
         """Close what this event loop and sync callers opened. Using the app again opens it again."""
+        await self._leads.database.close()
         await self._held.close()
         await self.database.close()
 
     def close_sync(self) -> None:
+        self._leads.database.close_sync()
         self._held.close_sync()
         self.database.close_sync()
 

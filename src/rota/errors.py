@@ -149,6 +149,15 @@ class LeadershipHeld(RotaError):
         self.since = since
         self.epoch = epoch
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (
+            self.name,
+            self.holder,
+            self.host,
+            self.since,
+            self.epoch,
+        )  # it goes from process to process
+
 
 class LeadershipLost(RotaError):
     """The term is over: someone else may lead by now. Stop; fenced work of this term is refused by the database."""
@@ -163,6 +172,9 @@ class LeadershipLost(RotaError):
         self.name = name
         self.epoch = epoch
         self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.epoch, self.reason)
 
 
 class LockHeld(RotaError):

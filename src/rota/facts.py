@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 __all__ = [
@@ -102,13 +102,18 @@ class LeadershipGained(Fact):
     epoch: int
 
 
+EndKind = Literal["resigned", "asked", "handed over", "taken", "lost"]
+
+
 @dataclass(frozen=True, slots=True)
 class LeadershipEnded(Fact):
-    """A term of this process is over: it resigned, or lost it for this reason."""
+    """A term of this process is over, for this reason. `kind` is what to act on: `resigned` by itself, `asked` to step down,
+    `handed over` to spread the load; or it was `taken` away, or `lost`."""
 
     name: str
     epoch: int
     reason: str
+    kind: EndKind = "lost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """The protocol of leases and terms as a machine with few states, small enough to look at every one of them.
 
 Time is counted in ticks, and everything that ages is kept relative to now, so the states are finite. One process may be frozen
-for as long as it pleases, lose its session at any moment, ask for a renewal and hear of it late; peers may suspect it and end
-it whenever they are allowed to. The other is well, and takes over as soon as it may; `faulty=2` lets both suffer, which makes
-three million states and takes minutes.
+for as long as it pleases, lose its session at any moment, ask for a renewal and hear of it late, and its control thread may be
+kept from looking at the session by others that run; peers may suspect it and end it whenever they are allowed to. The other is
+well, and takes over as soon as it may; `faulty=2` lets both suffer, but for the starving, which makes millions of states and
+takes minutes.
 
 The rules are those of leases/members.py, control.py and terms.py. GUARDS are the parts of them that can be left out one by one.
 """
@@ -23,6 +24,7 @@ GUARDS = {
     "a suspicion has to stand": "a free lock is death",
     "only the living are renewed": "a renewal brings back who was ended",
     "a process that has not looked does not trust": "what it last knew is true",
+    "an answer is a look from before its question": "it is one from when it is heard",
     "a lease is taken only from the ended": "it is taken from anyone",
     "fenced work names its epoch": "whoever once led may begin it",
     "a term begins after the fenced work of the last": "it begins beside it",
@@ -89,7 +91,12 @@ class Protocol:
             bool(process.term)
             and not process.frozen
             and (process.trusts > 0 or not self._guarded("the local deadline"))
-            and (process.looked < GRACE or not self._guarded("a process that has not looked does not trust"))
+            # who has not looked for long looks now: a session that was cut shows it
+            and (
+                process.looked < GRACE
+                or process.session != "cut"
+                or not self._guarded("a process that has not looked does not trust")
+            )
         )
 
     def _check(self, world: World) -> None:
@@ -106,8 +113,8 @@ class Protocol:
                 yield f"enter {number}", lambda n=number, p=process: _with(world, n, replace(p, inside=p.term))  # type: ignore[misc]
             if process.inside and not process.frozen:
                 yield f"commit {number}", lambda n=number, p=process: self._committed(world, n, p)  # type: ignore[misc]
-        # who is not frozen looks at its session at least every interval
-        if all(process.frozen or process.looked < INTERVAL for process in world.processes):
+        # where control threads do not starve, who is not frozen looks at its session at least every interval
+        if len(self._faulty) == 1 or all(each.frozen or each.looked < INTERVAL for each in world.processes):
             yield (
                 "tick",
                 lambda: replace(world, processes=tuple(self._older(n, p) for n, p in enumerate(world.processes))),
@@ -140,7 +147,9 @@ class Protocol:
             yield "ask", replace(process, asked=0)
         if process.answer == "renewed":
             age = process.asked if self._guarded("the deadline counts from before the question") else 0
-            yield "hear", replace(process, trusts=max(0, LEASE - MARGIN - age), asked=-1, answer="")
+            looked = process.asked if self._guarded("an answer is a look from before its question") else 0
+            heard = replace(process, trusts=max(0, LEASE - MARGIN - age), looked=min(process.looked, looked))
+            yield "hear", replace(heard, asked=-1, answer="")
         if process.answer == "ended" or (process.session == "lost" and process.ended):
             yield "join anew", Process(inside=process.inside)
         if process.session == "lost" and not process.ended:

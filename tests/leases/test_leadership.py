@@ -5,17 +5,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import pickle
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 import pytest
 
-from rota import DatabaseUnavailable, LeadershipHeld, LeadershipLost, NotPossible, Retry, Rota, RotaError
+from rota import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    LeadershipHeld,
+    LeadershipLost,
+    NotPossible,
+    Retry,
+    Rota,
+    RotaError,
+)
 from rota.facts import LeadershipEnded, LeadershipGained, MemberJoined, MemberLeft, StandingBy
 from rota.testing import TestRota, until
 
@@ -131,6 +143,16 @@ async def test_a_policy_says_how_often_it_is_tried_again(app: Rota, other: Rota)
         assert term.valid
 
 
+async def test_waiting_and_trying_again_do_not_mix(app: Rota) -> None:
+    for mix in (
+        lambda: app.leadership("indexer").wait("1s").retry(Retry()),
+        lambda: app.leadership("indexer").wait().retry(Retry()),
+        lambda: app.leadership("indexer").retry(Retry()).wait(),
+    ):
+        with pytest.raises(ConfigurationError, match="waited for"):
+            mix()
+
+
 async def test_the_loss_of_a_term_is_raised_into_the_body(app: Rota, db: Db) -> None:
     with app.facts.recorded(LeadershipEnded) as ended, pytest.raises(LeadershipLost) as lost:
         async with app.leadership("indexer") as term:
@@ -138,7 +160,9 @@ async def test_the_loss_of_a_term_is_raised_into_the_body(app: Rota, db: Db) -> 
             await asyncio.sleep(60)
     assert not term.valid
     assert (lost.value.name, lost.value.epoch) == ("indexer", term.epoch)
-    assert [(fact.name, fact.epoch, fact.reason) for fact in ended] == [("indexer", term.epoch, lost.value.reason)]
+    assert [(fact.name, fact.epoch, fact.reason, fact.kind) for fact in ended] == [
+        ("indexer", term.epoch, lost.value.reason, "lost")
+    ]
     with pytest.raises(LeadershipLost):
         term.check()
 
@@ -223,6 +247,38 @@ async def test_no_term_begins_while_fenced_work_of_the_last_is_under_way(app: Ro
                 assert next_term.epoch > term.epoch
                 await connection.execute("select 1")
     assert ledger.execute("select entry from public.ledger").fetchall() == []
+
+
+@pytest.mark.parametrize("where", ["inside", "at the end", "on a connection of the user's"])
+async def test_work_that_was_thrown_out_is_told_that_its_term_is_over(
+    app: Rota, other: Rota, ledger: Db, where: str
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        on = None
+        if where == "on a connection of the user's":
+            on = await stack.enter_async_context(await psycopg.AsyncConnection.connect(ledger.info.dsn))
+        async with app.leadership("indexer") as term:
+            term.on_news = lambda: None  # which would tell the body as well, now or a moment later
+            with pytest.raises(LeadershipLost) as lost:
+                async with term.transaction(on=on) as connection:
+                    await other.leaders.resign("indexer", force=True)
+                    if where == "inside":
+                        await connection.execute("insert into public.ledger values ('late')")
+    assert isinstance(lost.value.__cause__, psycopg.Error | DatabaseUnavailable)
+
+
+async def test_fenced_work_whose_session_was_ended_in_a_term_that_is_on_is_told_that_the_database_is_away(
+    app: Rota, ledger: Db
+) -> None:
+    async with app.leadership("indexer") as term:
+        with pytest.raises(DatabaseUnavailable):
+            async with term.transaction() as connection:
+                ledger.execute("select pg_terminate_backend(%s)", [connection.info.backend_pid])
+        with pytest.raises(psycopg.OperationalError):  # of a statement of the user's
+            async with term.transaction() as connection:
+                ledger.execute("select pg_terminate_backend(%s)", [connection.info.backend_pid])
+                await connection.execute("select 1")
+        assert term.valid
 
 
 async def test_a_resignation_waits_for_fenced_work_and_holds_up_nothing_else(app: Rota, other: Rota, db: Db) -> None:
@@ -319,6 +375,56 @@ async def test_a_leader_steps_down_when_it_is_asked_to(app: Rota, other: Rota) -
         await other.leaders.resign("indexer")
 
 
+@pytest.mark.parametrize(("force", "kind"), [(False, "asked"), (True, "taken")])
+async def test_how_a_term_ended_is_told_apart(app: Rota, other: Rota, force: bool, kind: str) -> None:
+    with app.facts.recorded(LeadershipEnded) as ended:
+        async with app.leadership("indexer"):
+            pass
+        with pytest.raises(LeadershipLost):
+            async with app.leadership("indexer"):
+                await other.leaders.resign("indexer", force=force)
+                await asyncio.sleep(60)
+    assert [fact.kind for fact in ended] == ["resigned", kind]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LeadershipHeld("indexer", "web-1:7", "web-1", datetime(2026, 1, 1, tzinfo=UTC), 5),
+        LeadershipLost("indexer", 5, "it was taken away"),
+    ],
+)
+def test_who_leads_can_be_told_to_another_process(error: RotaError) -> None:
+    there = pickle.loads(pickle.dumps(error))
+
+    assert (type(there), str(there), vars(there)) == (type(error), str(error), vars(error))
+
+
+def _raised_by(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except BaseException as error:
+        return type(error).__name__
+    return "nothing"
+
+
+@pytest.mark.one_server
+def test_a_forked_child_leads_nothing(rota_database: str) -> None:
+    """It has its parent's memory, and neither its thread nor its session."""
+    with Rota(rota_database) as app, app.leadership("indexer") as term:
+        read, write = os.pipe()
+        if (child := os.fork()) == 0:
+            os.write(write, f"{term.valid} {_raised_by(term.check)} {_raised_by(term.resign_sync)}".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        said = os.read(read, 1000).decode()
+        os.close(read)
+        os.close(write)
+        assert said == "False LeadershipLost ForkedProcess"
+        term.confirm_sync()
+        assert term.valid
+
+
 async def test_a_term_that_is_taken_away_is_over_at_once_for_fenced_work(app: Rota, other: Rota) -> None:
     with pytest.raises(LeadershipLost):
         async with app.leadership("indexer") as term:
@@ -383,8 +489,9 @@ def until_waiting(app: Rota) -> None:
 
 
 async def test_a_name_that_cannot_be_one_is_refused(app: Rota) -> None:
-    with pytest.raises(RotaError):
-        app.leadership("")
+    for name in ("", "x" * 201, "a\nb", "\x1b[2J", "a\x00", "\ud800"):
+        with pytest.raises(RotaError):
+            app.leadership(name)
 
 
 async def test_leadership_needs_no_worker_and_works_with_the_test_app(rota_app: TestRota) -> None:

@@ -17,7 +17,8 @@ import pytest
 from tests.pgbouncer import transaction_pooler
 from tests.postgres.test_keys import COLLIDING
 
-from rota import LockHeld, Rota, RotaError
+from rota import ConfigurationError, DatabaseUnavailable, LockHeld, Rota, RotaError
+from rota.postgres import pool
 from rota.postgres.keys import lock_key
 from rota.testing import until
 
@@ -125,13 +126,74 @@ async def test_a_section_in_which_a_statement_failed_does_not_end_as_if_it_were_
 
 
 async def test_a_section_whose_session_was_ended_is_told_so(app: Rota, other: Rota, db: Db) -> None:
-    with pytest.raises(psycopg.OperationalError):
+    with pytest.raises(DatabaseUnavailable):
         async with app.lock("refill") as connection:
             await connection.execute("insert into public.ledger values ('bad')")
             db.execute("select pg_terminate_backend(%s)", [connection.info.backend_pid])
             async with other.lock("refill", wait="10s"):
                 pass
     assert entries(db) == []
+
+
+async def test_whoever_waits_when_its_session_is_ended_is_told_that_the_database_is_away(
+    app: Rota, other: Rota, db: Db
+) -> None:
+    async def enter() -> None:
+        async with other.lock("refill"):
+            raise AssertionError("it is held")
+
+    async with app.lock("refill"):
+        entering = asyncio.create_task(enter())
+        await until(lambda: waiting_for(db, "rota:lock/refill"), what="the other waits")
+        db.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where application_name = 'rota:lock/refill' and wait_event_type = 'Lock'"
+        )
+        with pytest.raises(DatabaseUnavailable):
+            await entering
+
+
+@pytest.mark.parametrize("wait", [True, False, "5s"])
+@pytest.mark.timeout(20)
+async def test_whoever_is_in_the_section_already_is_told_so_instead_of_waiting_for_itself(app: Rota, wait: Any) -> None:
+    async with app.lock("refill"), app.lock("another"):
+        with pytest.raises(ConfigurationError, match="wait for itself"):
+            async with app.lock("refill", wait=wait):
+                pass
+        with pytest.raises(ConfigurationError), app.lock("refill", wait=wait):
+            pass
+        # another task is someone else
+        with pytest.raises(LockHeld):
+            await asyncio.create_task(enter(app, wait="1ms"))
+    async with app.lock("refill", wait=False):
+        pass
+
+
+async def enter(app: Rota, wait: Any) -> None:
+    async with app.lock("refill", wait=wait):
+        pass
+
+
+def test_so_is_a_thread(rota_database: str) -> None:
+    with Rota(rota_database) as app:
+        for _ in range(2):
+            with app.lock("refill"), pytest.raises(ConfigurationError), app.lock("refill"):
+                pass
+
+
+async def test_locks_leave_fenced_work_its_connections(rota_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_WAIT_SECONDS", 0.3)
+    async with Rota(rota_database, pool_size=2) as app, app.leadership("indexer") as term:
+        async with app.lock("a"), app.lock("b"):
+            async with term.transaction() as connection:
+                await connection.execute("select 1")
+            with pytest.raises(DatabaseUnavailable, match=r"all 2 .* for locks .*pool_size"):
+                async with app.lock("c"):
+                    pass
+        async with term.transaction(), term.transaction():
+            with pytest.raises(DatabaseUnavailable, match=r"all 2 .* for term\.transaction.*pool_size"):
+                async with term.transaction():
+                    pass
 
 
 async def test_whoever_waits_can_be_cancelled_and_holds_nothing(app: Rota, other: Rota, db: Db) -> None:

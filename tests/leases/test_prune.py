@@ -95,6 +95,58 @@ async def test_old_terms_and_standbys_of_the_gone_are_forgotten(rota_app: TestRo
     assert db.execute("select member from rota.standbys").fetchall() == [(live,)]
 
 
+async def test_names_that_nobody_has_led_for_a_month_are_forgotten(rota_app: TestRota, db: Db) -> None:
+    live, dead, long_dead = (
+        member(db),
+        member(db, ended="29 days", reason="expired"),
+        member(db, ended="31 days", reason="left"),
+    )
+    leases = {
+        "led for long": (live, "60 days", None),
+        "resigned for long": (None, "60 days", "31 days"),
+        "resigned lately": (None, "60 days", "29 days"),
+        "taken lately": (None, "29 days", "31 days"),
+        "left by the dead": (dead, "60 days", None),
+        "left by the long dead": (long_dead, "60 days", None),
+    }
+    for name, (leader, acquired, ended) in leases.items():
+        db.execute(
+            "insert into rota.leases (name, epoch, member, acquired_at) values (%s, 1, %s, now() - %s::interval)",
+            [name, leader, acquired],
+        )
+        db.execute(
+            """
+            insert into rota.terms (name, epoch, member, holder, host, pid, acquired_at, ended_at, end_reason)
+            values (%s, 1, %s, 'm', 'h', 1, now() - interval '60 days', now() - %s::interval, %s)
+            """,
+            [name, leader or live, ended, ended and "resigned"],
+        )
+
+    for _ in range(2):  # the member that a lease named goes after it
+        await rota_app.database.run(prune_leases())
+
+    assert [view.name for view in await rota_app.leaders.list()] == [
+        "led for long",
+        "left by the dead",
+        "resigned lately",
+        "taken lately",
+    ]
+    assert db.execute("select from rota.terms where name = 'left by the long dead'").fetchall() == []
+    assert kept(db) == {live, dead}
+    async with rota_app.leadership("resigned for long") as term:
+        assert term.epoch > 1_700_000_000_000
+
+
+async def test_a_name_that_fenced_work_holds_fast_is_not_forgotten(rota_app: TestRota, db: Db) -> None:
+    db.execute("insert into rota.leases (name, epoch, acquired_at) values ('led', 1, now() - interval '60 days')")
+    with psycopg.connect(db.info.dsn) as other:
+        other.execute("select from rota.leases for share")
+
+        await rota_app.database.run(prune_leases())
+
+        assert [view.name for view in await rota_app.leaders.list()] == ["led"]
+
+
 async def test_a_round_forgets_so_many_and_leaves_alone_what_someone_has_locked(rota_app: TestRota, db: Db) -> None:
     locked = member(db, ended="8 days", reason="left")
     for epoch in range(3):

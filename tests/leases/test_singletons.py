@@ -14,6 +14,7 @@ import pytest
 from rota import ConfigurationError, DatabaseUnavailable, LeadershipHeld, Rota, RotaError, Term
 from rota.facts import LeadershipEnded, LeadershipGained, SingletonFailed, StandingBy
 from rota.leases import leadership, singletons
+from rota.postgres.query import Statement, nothing
 from rota.testing import WorkerProcess, fact, until
 
 Instances = Callable[..., Rota]
@@ -245,12 +246,33 @@ async def test_several_spread_over_the_workers_and_then_stay_where_they_are(
 
     async with working(first):
         await until(lambda: share(first) == 5, what="the first leads all")
+        moved: list[str] = []
+        first.facts.subscribe(lambda fact: moved.append(fact.kind), LeadershipEnded)
         async with working(second):
             await until(lambda: (share(first), share(second)) == (3, 2), what="they share")
+            assert set(moved) == {"handed over"}
             with first.facts.recorded(LeadershipEnded) as lost, second.facts.recorded(LeadershipEnded) as lost_too:
                 looked = len(looks)
                 await until(lambda: len(looks) > looked + 10, what="they looked again and again")
             assert lost == lost_too == []
+
+
+async def test_a_worker_outlives_that_it_may_not_ask_who_leads_too_much(
+    instance: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(singletons, "_SHARE_SECONDS", 0.01)
+    refused: list[object] = []
+    statement = Statement("find_burden", "select 1/0")
+    monkeypatch.setattr(
+        singletons, "find_burden", lambda member: (refused.append(member), statement.query(read=nothing))[1]
+    )
+    app = instance()
+    for name in ("a", "b"):
+        app.singleton(name)(forever)
+    async with working(app) as (work,):
+        await until(lambda: len(refused) > 2, what="it asks again and again")
+
+        assert not work.done()
 
 
 @pytest.mark.one_server

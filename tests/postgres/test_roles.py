@@ -132,7 +132,7 @@ def test_who_may_end_sessions_takes_over_at_once(roles: Roles, follower: str) ->
     with (
         app_of(roles, "worker") as last,
         app_of(roles, follower) as following,
-        pytest.raises(psycopg.OperationalError),
+        pytest.raises(LeadershipLost),
         last.leadership("indexer") as term,
         term.transaction() as inside,
     ):

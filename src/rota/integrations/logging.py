@@ -38,8 +38,9 @@ def words(fact: Fact) -> Words | None:
             return logging.INFO, "control session restored"
         case facts.LeadershipGained(name, epoch):
             return logging.INFO, f"leading {name} (epoch {epoch})"
-        case facts.LeadershipEnded(name, epoch, reason):
-            return logging.INFO, f"no longer leading {name} (epoch {epoch}): {reason}"
+        case facts.LeadershipEnded(name, epoch, reason, kind):
+            level = logging.WARNING if kind in ("taken", "lost") else logging.INFO
+            return level, f"no longer leading {name} (epoch {epoch}): {reason}"
         case facts.StandingBy(name, holder):
             return logging.INFO, f"standing by for {name}, which {holder} leads"
         case facts.TakeoverHindered(name, epoch, roles):

@@ -57,7 +57,8 @@ from rota.leases.prune import prune_leases
 from rota.leases.questions import Questions
 from rota.leases.session import ControlSession
 from rota.leases.trust import LeaseSettings, Trust
-from rota.postgres.connection import BoundedConnection, Connector
+from rota.postgres.connection import BoundedConnection, Connector, check_fork
+from rota.postgres.identity import check_identity, compare_identity
 from rota.postgres.notify import cancel_channel, lead_channel, wake_channel
 from rota.postgres.query import Query
 
@@ -112,15 +113,18 @@ class Control:
         work: Mapping[str, Any],
         settings: LeaseSettings | None = None,
         reactions: Reactions | None = None,
+        environment: str | None = None,
     ) -> None:
         self.settings = settings or LeaseSettings()
         #: what is carried by the next beat
         self.progress = Progress()
         self._release = release
+        self._environment = environment
         self._facts = facts
         self._work = dict(work)
         self._reactions = reactions or Reactions()
         self._identity = _Identity()
+        self._pid = os.getpid()
         self._bell = Bell()
         self._session = ControlSession(connector, schema, self._bell)
         self._trust = Trust(self.settings)
@@ -153,17 +157,30 @@ class Control:
         """Whether this process may start something in its name."""
         return self._session.stands and self._trust.left > 0
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that is the member: it has neither its thread nor its session."""
+        return self._pid != os.getpid()
+
     def trusted_for(self, member: UUID) -> float:
         """For how many seconds from now what this member holds is certainly its own; not more than 0 if nobody can tell."""
+        if self.forked:
+            return 0.0
         return self._trust.left if member == self.member else 0.0
 
     def trusts(self, member: UUID) -> bool:
         """Whether what this member holds is its own at this very moment.
 
-        More than the deadline: who was frozen knows nothing of its session until this thread has looked at it again.
+        More than the deadline: who was frozen knows nothing of its session until someone has looked at it again. The control
+        thread does, but may not have had its turn yet.
         """
-        well_at = self._session.well_at
-        looked = well_at is None or self._session.pooled or boottime() - well_at < self.settings.grace.total_seconds()
+        session, well_at = self._session, self._session.well_at
+        looked = (
+            well_at is None
+            or session.pooled
+            or boottime() - well_at < self.settings.grace.total_seconds()
+            or session.still_stands
+        )
         return looked and self.trusted_for(member) > 0
 
     def seek(self, names: Collection[str]) -> None:
@@ -177,6 +194,7 @@ class Control:
 
     def ask(self, query: Query[T]) -> Future[T]:
         """Have the query run on the control session, between two beats: for what is short and never waits for a lock."""
+        check_fork(self._pid)
         answer = self._questions.put(query)
         self._bell.ring()
         if not self._thread.is_alive():
@@ -288,6 +306,7 @@ class Control:
         """Connect and enter the list under a fresh identity."""
         self._identity = _Identity()
         connection = self._connect()
+        check_identity(self._session.ask(compare_identity()), self._environment)
         # a suspicion from before may be older than a crash that ended every session
         self._unsteady_until = boottime() + self.settings.grace.total_seconds()
         host = socket.gethostname()
@@ -344,7 +363,8 @@ class Control:
 
     def _listen(self, connection: BoundedConnection) -> None:
         if not self._session.pooled:
-            self._hearing.listen(connection, str(self.member))
+            with self._session.in_words():
+                self._hearing.listen(connection, str(self.member))
 
     def _detached(self, error: Exception) -> None:
         well_at = self._session.well_at
@@ -372,7 +392,7 @@ class Control:
         until = boottime() + pause
         while (connection := self._session.connection) is not None:
             self._hearing.hand_on(connection)
-            self._questions.answer(self._session)
+            self._questions.answer(self._session, until)
             left = until - boottime()
             if left <= 0 or self._stopping.is_set() or self._beat_now:
                 self._beat_now = False

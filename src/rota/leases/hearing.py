@@ -38,8 +38,8 @@ class Hearing:
         """Hear the channels on this connection, and under this name ourselves."""
         self._own = probe_channel(self._schema, name)
         connection.add_notify_handler(lambda note: self._heard(note.channel, note.payload))
-        for channel in (*self._channels, self._own):
-            connection.execute(SQL("listen {}").format(Identifier(channel)), prepare=False)
+        channels = (SQL("listen {}").format(Identifier(channel)) for channel in (*self._channels, self._own))
+        connection.execute(SQL("; ").join(channels), prepare=False)
 
     def hand_on(self, connection: Connection[TupleRow]) -> None:
         """What arrived while we slept; what arrives during a statement comes through the connection's handler."""

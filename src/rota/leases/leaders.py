@@ -21,7 +21,7 @@ class Leaders:
         self._database = database
 
     async def list(self) -> Page[LeaderView]:
-        """Every name that was ever led, and by whom now."""
+        """Every name that was led in the last month, and by whom now."""
         return await self._database.run(list_leaders())
 
     def list_sync(self) -> Page[LeaderView]:

@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import math
 import random
 import time
-from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, Protocol
-from uuid import UUID
+from typing import Protocol, TypeVar
 
 from rota.clock import Deadline, Duration, seconds
-from rota.errors import DatabaseUnavailable, LeadershipHeld, RotaError
+from rota.errors import ConfigurationError, DatabaseUnavailable, LeadershipHeld, RotaError
 from rota.facts import StandingBy
 from rota.leases.control import Control, Reactions
 from rota.leases.interrupt import Interrupt
 from rota.leases.leads import Leads, Seat
-from rota.leases.membership import Place
+from rota.leases.membership import Membership, Place
 from rota.leases.term import Term, answered, answered_sync
-from rota.leases.terms import Acquired, acquire_lease, evict_stale, stand_by
+from rota.leases.terms import acquire_lease, evict_stale, stand_by
 from rota.postgres.query import Query
 
 __all__ = ["Leadership", "Policy"]
+
+T = TypeVar("T")
 
 # The net under the news, which every beat brings as long as nobody leads; a process may wait for a great many.
 _LOOK_SECONDS = 60.0
@@ -44,9 +46,52 @@ class Policy(Protocol):
     def pause(self, failures: int, error: BaseException, /) -> float | None: ...
 
 
-#: What a try for leadership asks for: an answer of the database; a pause; or the next news, for at most so many seconds.
-Wish = Query[Any] | tuple[str, float]
-Trying = Generator[Wish, Any, Term]
+class Way(Protocol):
+    """How a try waits. What is tried is written once, as if it were async; in a thread nothing is ever suspended."""
+
+    async def enter(self, membership: Membership, /) -> Place: ...
+
+    async def leave(self, place: Place, /) -> None: ...
+
+    async def ask(self, control: Control, query: Query[T], /) -> T: ...
+
+    async def news(self, seat: Seat, limit: float, /) -> None: ...
+
+    async def pause(self, seconds: float, /) -> None: ...
+
+
+class _InLoop:
+    async def enter(self, membership: Membership) -> Place:
+        return await membership.enter(Reactions())
+
+    async def leave(self, place: Place) -> None:
+        await place.leave()
+
+    async def ask(self, control: Control, query: Query[T]) -> T:
+        return await answered(control, query)
+
+    async def news(self, seat: Seat, limit: float) -> None:
+        await seat.wait(limit)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _InThread:
+    async def enter(self, membership: Membership) -> Place:
+        return membership.enter_sync(Reactions())
+
+    async def leave(self, place: Place) -> None:
+        place.leave_sync()
+
+    async def ask(self, control: Control, query: Query[T]) -> T:
+        return answered_sync(control, query)
+
+    async def news(self, seat: Seat, limit: float) -> None:
+        seat.wait_sync(limit)
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - in a thread
 
 
 class Leadership:
@@ -66,30 +111,32 @@ class Leadership:
         self._interrupt: Interrupt | None = None
 
     def wait(self, timeout: Duration | None = None) -> Leadership:
-        """The same, waiting for its turn; for at most this long, then LeadershipHeld is raised."""
+        """The same, waiting for its turn; for at most this long, then LeadershipHeld is raised.
+
+        A database that is away is waited for as well; at the end of the time that is DatabaseUnavailable.
+        """
+        if self._policy is not None:
+            raise self._either()
         limit = None if timeout is None else seconds(timeout, "wait(timeout=...)")
         return Leadership(self.leads, self.name, limit=limit)
 
     def retry(self, policy: Policy) -> Leadership:
         """The same, trying again as the policy says: `rota.Retry(attempts=5, base="1s")` is one."""
+        if self._limit != 0:
+            raise self._either()
         return Leadership(self.leads, self.name, policy=policy)
 
+    def _either(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"The leadership of {self.name!r} cannot both be waited for and be tried for again: who waits is told when it is free. "
+            "Use .wait(timeout=...) or .retry(...)."
+        )
+
     async def __aenter__(self) -> Term:
-        place = await self.leads.membership.enter(Reactions())
-        try:
-            # closed, so that a try that was cancelled is one no longer
-            with (
-                contextlib.closing(self._trying(place.control)) as trying,
-                self.leads.seated(place.control, self.name) as seat,
-            ):
-                term = await _pursued(trying, place.control, seat)
-        except BaseException:
-            await place.leave()
-            raise
-        self._place, self._term = place, term
-        self._interrupt = Interrupt(term.look)
-        term.on_news = self._interrupt.look
-        return term
+        self._place, self._term = await self._lead(_InLoop())
+        self._interrupt = Interrupt(self._term.look)
+        self._term.on_news = self._interrupt.look
+        return self._term
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -107,121 +154,87 @@ class Leadership:
             raise loss from error
 
     def __enter__(self) -> Term:
-        place = self.leads.membership.enter_sync(Reactions())
         try:
-            with (
-                contextlib.closing(self._trying(place.control)) as trying,
-                self.leads.seated(place.control, self.name) as seat,
-            ):
-                term = _pursued_sync(trying, place.control, seat)
-        except BaseException:
-            place.leave_sync()
-            raise
-        self._place, self._term = place, term
-        return term
+            self._lead(_InThread()).send(None)
+        except StopIteration as end:
+            self._place, self._term = end.value
+            return self._term
+        raise AssertionError("a thread was suspended")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._term is not None
         assert self._place is not None
-        resigned = self._term.resigned
-        lost, loss = not self._term.valid and not resigned, self._term.loss()
+        loss = None if self._term.resigned else self._term.loss_sync()
         try:
             self._term.give_up_sync(self._term.patience)
         finally:
             self._place.leave_sync()
-        if lost and error is None:
+        if loss is not None and error is None:
             raise loss
 
-    def _trying(self, control: Control) -> Trying:
-        """Try until it is won, or not to be had the way it was asked for. Whoever drives it gets what it wishes for."""
+    async def _lead(self, way: Way) -> tuple[Place, Term]:
+        """Try until it is won, or not to be had the way it was asked for."""
         until = None if self._limit is None else Deadline.after(self._limit)
-        failures = 0
-        stood_as: UUID | None = None
-        while True:
-            try:
-                return (yield from self._tried(control))
-            except (LeadershipHeld, DatabaseUnavailable) as error:
-                failures += 1
-                if self._policy is not None:
-                    pause = self._policy.pause(failures, error)
-                    if pause is None:
-                        raise
-                    yield "pause", pause
-                    continue
-                if until is not None and until.left <= 0:
-                    raise
-                if isinstance(error, LeadershipHeld) and stood_as != control.member:
-                    stood_as = control.member
-                    with contextlib.suppress(DatabaseUnavailable):
-                        yield stand_by(self.name, control.member)
-                    self.leads.facts.emit(StandingBy(self.name, error.holder))
-                left = _LOOK_SECONDS if until is None else until.left
-                yield "news", min(left, _LOOK_SECONDS if isinstance(error, LeadershipHeld) else _AWAY_SECONDS)
-                yield "pause", random.uniform(0, _SPREAD_SECONDS) + self.leads.burden * _BURDEN_SECONDS
+        place: Place | None = None
+        seat: Seat | None = None
+        try:
+            with contextlib.ExitStack() as seated:
+                for failures in itertools.count(1):
+                    try:
+                        if place is None or seat is None:
+                            place = await way.enter(self.leads.membership)
+                            seat = seated.enter_context(self.leads.seated(place.control, self.name))
+                        return place, await self._try(way, place.control)
+                    except (LeadershipHeld, DatabaseUnavailable) as error:
+                        if self._policy is not None:
+                            pause = self._policy.pause(failures, error)
+                            if pause is None:
+                                raise
+                            await way.pause(pause)
+                        elif until is not None and until.left <= 0:
+                            raise
+                        else:
+                            await self._wait(way, place, seat, math.inf if until is None else until.left, error)
+        except BaseException:
+            if place is not None:
+                await way.leave(place)
+            raise
+        raise AssertionError("it is tried for ever")
 
-    def _tried(self, control: Control) -> Trying:
+    async def _wait(self, way: Way, place: Place | None, seat: Seat | None, left: float, error: RotaError) -> None:
+        """Wait for news, or until it is worth a try without any."""
+        if place is None or seat is None:
+            await way.pause(min(left, _AWAY_SECONDS))
+            return
+        member = place.control.member
+        if isinstance(error, LeadershipHeld) and seat.stands_by_as != member:
+            seat.stands_by_as = member
+            with contextlib.suppress(DatabaseUnavailable):
+                await way.ask(place.control, stand_by(self.name, member))
+            self.leads.facts.emit(StandingBy(self.name, error.holder))
+        await way.news(seat, min(left, _LOOK_SECONDS if isinstance(error, LeadershipHeld) else _AWAY_SECONDS))
+        await way.pause(random.uniform(0, _SPREAD_SECONDS) + self.leads.burden * _BURDEN_SECONDS)
+
+    async def _try(self, way: Way, control: Control) -> Term:
         """One try. What may be in the way and is not someone who leads is moved out of it."""
         for _ in range(_MOMENTS):
             with self.leads.trying():
-                found: Acquired | None = yield acquire_lease(self.name, control.member)
+                found = await way.ask(control, acquire_lease(self.name, control.member))
                 if found is not None and found.won:
                     return self.leads.begun(control, self.name, found)
             if found is None:
                 # our own membership is just being replaced, or someone was faster by a moment
-                yield "pause", 0.05
+                await way.pause(0.05)
             elif found.stale:
-                roles: list[str] = yield evict_stale(self.name, found.epoch, self.leads.database.schema)
+                roles = await way.ask(control, evict_stale(self.name, found.epoch, self.leads.database.schema))
                 if roles:
                     raise self.leads.hindered(self.name, found.epoch, roles)
-                yield "pause", 0.02
+                await way.pause(0.02)
             else:
                 raise LeadershipHeld(self.name, found.holder, found.host, found.since, found.epoch)
         raise DatabaseUnavailable(
             f"Whether {self.name!r} can be led could not be told: this process's own membership is not settled, or a session of "
             "the last leader cannot be ended. Try again."
         )
-
-
-async def _pursued(trying: Trying, control: Control, seat: Seat) -> Term:
-    """Give the try what it wishes for, until it has what it wants."""
-    send: Callable[[], Wish] = lambda: next(trying)  # noqa: E731
-    while True:
-        try:
-            wish = send()
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        try:
-            answer = None
-            if isinstance(wish, Query):
-                answer = await answered(control, wish)
-            elif wish[0] == "news":
-                await seat.wait(wish[1])
-            else:
-                await asyncio.sleep(wish[1])
-        except RotaError as error:
-            send = lambda error=error: trying.throw(error)  # type: ignore[misc]  # noqa: E731
-        else:
-            send = lambda answer=answer: trying.send(answer)  # type: ignore[misc]  # noqa: E731
-
-
-def _pursued_sync(trying: Trying, control: Control, seat: Seat) -> Term:
-    send: Callable[[], Wish] = lambda: next(trying)  # noqa: E731
-    while True:
-        try:
-            wish = send()
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        try:
-            answer = None
-            if isinstance(wish, Query):
-                answer = answered_sync(control, wish)
-            elif wish[0] == "news":
-                seat.wait_sync(wish[1])
-            else:
-                time.sleep(wish[1])
-        except RotaError as error:
-            send = lambda error=error: trying.throw(error)  # type: ignore[misc]  # noqa: E731
-        else:
-            send = lambda answer=answer: trying.send(answer)  # type: ignore[misc]  # noqa: E731

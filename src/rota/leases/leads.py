@@ -24,6 +24,7 @@ class Seat:
     """Someone who waits, in either colour, to be told that it may be worth a try."""
 
     def __init__(self) -> None:
+        self.stands_by_as: UUID | None = None
         self._told = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told_here: asyncio.Event | None = None
@@ -123,10 +124,15 @@ class Leads:
         finally:
             with self._lock:
                 self._seats[name].remove(seat)
-                if not self._seats[name]:
+                last = not self._seats[name]
+                if last:
                     del self._seats[name]
-                    control.ask(leave_standbys([name], control.member))
+                elif seat.stands_by_as is not None:
+                    # who is left shows as standing by, and is the one to end that
+                    self._seats[name][0].stands_by_as = seat.stands_by_as
                 control.seek(self._seats)
+            if last and seat.stands_by_as is not None:
+                control.ask(leave_standbys([name], control.member))
 
     def forget(self, term: Term) -> bool:
         """Forget the term; False if that was done before."""
@@ -170,9 +176,9 @@ class Leads:
             strangers = {each for each in epochs.items() if each[0] not in known} - self._open
         for name, term in known.items():
             if epochs.get(name) != term.epoch:
-                term.end("it was taken away")
+                term.end("it was taken away", "taken")
             elif name in asked:
-                term.end("this process was asked to step down")
+                term.end("this process was asked to step down", "asked")
         self._give_up_strangers(control, strangers)
 
     def _give_up_strangers(self, control: Control, strangers: set[tuple[str, int]]) -> None:

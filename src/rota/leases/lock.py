@@ -8,7 +8,8 @@ from typing import Any
 import psycopg
 
 from rota.clock import Duration, seconds
-from rota.errors import LockHeld
+from rota.errors import ConfigurationError, LockHeld
+from rota.leases.fenced import whoever
 from rota.postgres.foreign import Foreign
 from rota.postgres.keys import lock_key
 from rota.postgres.pool import Database
@@ -42,6 +43,10 @@ WAIT = statement(
 )
 # PostgreSQL takes the COMMIT of a transaction in which a statement failed for a ROLLBACK, and says nothing; a query it refuses.
 PROVE = statement("prove_lock", "select 1")
+
+
+# Who is in which section.
+_SECTIONS: set[tuple[Database, int, object]] = set()
 
 
 class Lock:
@@ -78,8 +83,15 @@ class Lock:
     # Written once for both colours, as `postgres.foreign` is: on a sync connection nothing is ever waited for.
 
     async def _begin(self, own: Foreign) -> Any:
+        section = (self._database, self.key, whoever())
+        if section in _SECTIONS:
+            raise ConfigurationError(
+                f"Whoever asks for the lock {self.name!r} here is inside its section already, and would wait for itself: each block "
+                "has a transaction of its own. Take it once, around both, and pass its connection on."
+            )
         self._own = own
-        await own.begin()
+        with self._database.in_words():
+            await own.begin()
         try:
             if not await self._taken(own):
                 raise LockHeld(
@@ -90,25 +102,30 @@ class Lock:
         except BaseException:
             await own.rollback()
             raise
+        self._section = section
+        _SECTIONS.add(section)
         return own.native
 
     async def _taken(self, own: Foreign) -> bool:
         params = {"key": self.key, "shown": self.application_name}
-        if self._limit == 0:
-            return bool(await own.run(TRY.query(params, read=scalar), self._database.schema))
         limit = "0" if self._limit is None else f"{max(1, round(self._limit * 1000))}ms"
-        try:
-            await own.run(WAIT.query({**params, "limit": limit}, read=nothing), self._database.schema)
-        except psycopg.errors.LockNotAvailable:
-            return False
+        with self._database.in_words():
+            if self._limit == 0:
+                return bool(await own.run(TRY.query(params, read=scalar), self._database.schema))
+            try:
+                await own.run(WAIT.query({**params, "limit": limit}, read=nothing), self._database.schema)
+            except psycopg.errors.LockNotAvailable:
+                return False
         return True
 
     async def _end(self, error: BaseException | None) -> None:
+        _SECTIONS.discard(self._section)
         if error is not None:
             await self._own.rollback()
             return
         try:
-            await self._own.run(PROVE.query(read=nothing), self._database.schema)
+            with self._database.in_words():
+                await self._own.run(PROVE.query(read=nothing), self._database.schema)
         except BaseException:
             await self._own.rollback()
             raise

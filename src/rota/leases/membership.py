@@ -2,6 +2,9 @@
 
 It joins for the first who needs it and leaves after the last, and tells each of them the news. A second worker is a member
 of its own, as each of two workers must know what exactly is its own.
+
+Joining and leaving wait for the database, each in a thread of its own: whoever gives up waiting goes on at once, and the
+threads that others lend out may all be busy.
 """
 
 from __future__ import annotations
@@ -11,32 +14,47 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import Any
+from concurrent.futures import Future
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
-from rota.errors import RotaError
 from rota.leases.control import Control, Reactions
 from rota.postgres.connection import check_fork
 
 __all__ = ["Membership", "Place"]
 
+T = TypeVar("T")
 MakeControl = Callable[[Reactions, Mapping[str, Any]], Control]
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A member that is, or is about to be. Who waits for it to join is among its guests already."""
+
+    work: Mapping[str, Any] | None
+    guests: list[Reactions] = field(default_factory=list)
+    joined: Future[Control] = field(default_factory=Future)
+
+    @property
+    def gone(self) -> bool:
+        return self.joined.done() and not self.joined.result().alive
 
 
 class Place:
     """A place in a membership, from `Membership.enter` until `leave`."""
 
-    def __init__(self, membership: Membership, reactions: Reactions, control: Control) -> None:
-        self.control = control
+    def __init__(self, membership: Membership, reactions: Reactions, member: _Member) -> None:
+        self.control = member.joined.result()
         self._membership = membership
         self._reactions = reactions
+        self._member = member
 
     async def leave(self) -> None:
         """Give it up, and end the membership if it was the last; harmless the second time."""
-        await asyncio.shield(asyncio.to_thread(self.leave_sync))
+        await asyncio.shield(asyncio.wrap_future(_in_thread(self.leave_sync)))
 
     def leave_sync(self) -> None:
-        self._membership._leave(self._reactions, self.control)
+        self._membership._leave(self._reactions, self._member)
 
 
 class Membership:
@@ -47,55 +65,95 @@ class Membership:
         #: those who hear everything for as long as there is a member, and do not keep it
         self.listeners: list[Reactions] = []
         self._lock = threading.Lock()
-        self._guests: dict[Control, list[Reactions]] = {}
-        self._worked: set[Control] = set()
+        self._members: list[_Member] = []
         self._pid = os.getpid()
 
     async def enter(self, reactions: Reactions, work: Mapping[str, Any] | None = None) -> Place:
         """Join, if nobody here has yet. Raises what stands in the way; then nothing was started."""
-        entering = asyncio.ensure_future(asyncio.to_thread(self.enter_sync, reactions, work))
+        member = self._take(reactions, work)
         try:
-            return await asyncio.shield(entering)
+            await asyncio.wrap_future(member.joined)
         except asyncio.CancelledError:
-            # nobody else would end it
-            with contextlib.suppress(RotaError):
-                await (await entering).leave()
+            _in_thread(lambda: self._leave(reactions, member))  # nobody else would end it, and it may take a while
             raise
+        return Place(self, reactions, member)
 
     def enter_sync(self, reactions: Reactions, work: Mapping[str, Any] | None = None) -> Place:
         """`work` is what a worker shows of itself; others have none."""
+        member = self._take(reactions, work)
+        try:
+            member.joined.result()
+        except BaseException:
+            self._leave(reactions, member)
+            raise
+        return Place(self, reactions, member)
+
+    def _take(self, reactions: Reactions, work: Mapping[str, Any] | None) -> _Member:
+        """Be a guest of a member that there is, or else of one that joins from now on."""
         with self._lock:
-            if not self._guests:
+            if not self._members:
                 self._pid = os.getpid()
             check_fork(self._pid)
-            control = next((each for each in self._guests if work is None or each not in self._worked), None)
-            if control is None or not control.alive:
-                control = self._start(work or {})
-            elif work is not None:
-                control.describe(work)
+            self._members = [member for member in self._members if not member.gone]
+            member = next((each for each in self._members if work is None or each.work is None), None)
+            if member is None:
+                member = _Member(work, [reactions])
+                member.joined.set_running_or_notify_cancel()  # who waits for it may be cancelled, and others wait too
+                self._members.append(member)
+                _in_thread(lambda: self._join(member))
+                return member
+            member.guests.append(reactions)
             if work is not None:
-                self._worked.add(control)
-            self._guests[control].append(reactions)
-            return Place(self, reactions, control)
+                member.work = work
+                if member.joined.done():
+                    member.joined.result().describe(work)
+            return member
 
-    def _start(self, work: Mapping[str, Any]) -> Control:
-        guests: list[Reactions] = []
-        control = self._make(_for_each(self.listeners, guests), work)
-        control.start()
-        self._guests[control] = guests
-        return control
-
-    def _leave(self, reactions: Reactions, control: Control) -> None:
+    def _join(self, member: _Member) -> None:
+        work = member.work
+        try:
+            control = self._make(_for_each(self.listeners, member.guests), work or {})
+            control.start()
+        except BaseException as error:
+            with self._lock:
+                self._members.remove(member)
+            member.joined.set_exception(error)
+            return
         with self._lock:
-            guests = self._guests.get(control, [])
-            if reactions not in guests:
+            if member.work is not None and member.work is not work:
+                control.describe(member.work)
+            deserted = not member.guests
+            if deserted:
+                self._members.remove(member)
+            member.joined.set_result(control)
+        if deserted:
+            control.stop()
+
+    def _leave(self, reactions: Reactions, member: _Member) -> None:
+        with self._lock:
+            if reactions not in member.guests:
                 return
-            guests.remove(reactions)
-            if guests:
-                return
-            del self._guests[control]
-            self._worked.discard(control)
-        control.stop()
+            member.guests.remove(reactions)
+            if member.guests or not member.joined.done():
+                return  # if it is yet to join, and finds nobody then, it leaves by itself
+            with contextlib.suppress(ValueError):
+                self._members.remove(member)
+        if member.joined.exception() is None:
+            member.joined.result().stop()
+
+
+def _in_thread(work: Callable[[], T]) -> Future[T]:
+    answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="rota-member", daemon=True).start()
+    return answer
 
 
 def _for_each(listeners: list[Reactions], guests: list[Reactions]) -> Reactions:

@@ -27,12 +27,41 @@ PRUNE = statement(
             limit %(limit)s
             for update of member skip locked
         ))
+    ), old_names as (
+        -- its epochs follow the clock, so a name that begins anew goes on above them
+        delete from {schema}.leases
+        where name = any (array(
+            select lease.name
+            from {schema}.leases as lease
+            where lease.acquired_at < statement_timestamp() - interval '30 days'
+              and (
+                  (
+                      lease.member is null
+                      and not exists (
+                          select
+                          from {schema}.terms as term
+                          where term.name = lease.name and term.ended_at >= statement_timestamp() - interval '30 days'
+                      )
+                  )
+                  or exists (
+                      select
+                      from {schema}.members as last
+                      where last.id = lease.member and last.ended_at < statement_timestamp() - interval '30 days'
+                  )
+              )
+            limit %(limit)s
+            -- whoever takes it just now has it
+            for update of lease skip locked
+        ))
+        returning name
     ), old_terms as (
         delete from {schema}.terms
         where (name, epoch) in (
             select term.name, term.epoch
             from {schema}.terms as term
             where term.ended_at < statement_timestamp() - interval '30 days'
+               -- of a leader that nobody has followed since it died
+               or (term.ended_at is null and term.name in (select old_names.name from old_names))
             limit %(limit)s
             for update skip locked
         )
@@ -50,6 +79,6 @@ PRUNE = statement(
 
 
 def prune_leases(*, limit: int = _BATCH) -> Query[None]:
-    """Forget members that ended a week ago, or left a day ago, and hold nothing; terms that ended a month ago; and who waited and
-    is gone. At most so many of each, and never one that someone has locked."""
+    """Forget members that ended a week ago, or left a day ago, and hold nothing; terms that ended a month ago, and names that
+    nobody has led since; and who waited and is gone. At most so many of each, and never one that someone has locked."""
     return PRUNE.query({"limit": limit}, read=nothing)

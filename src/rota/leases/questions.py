@@ -7,6 +7,7 @@ import queue
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from rota.clock import boottime
 from rota.leases.session import ControlSession
 from rota.postgres.query import Query
 
@@ -26,9 +27,12 @@ class Questions:
         self._open.put((query, answer))
         return answer
 
-    def answer(self, session: ControlSession) -> None:
-        """Answer all that are open. Raises what ended the session, and leaves the others open then."""
-        while True:
+    def answer(self, session: ControlSession, until: float) -> None:
+        """Answer all that are open, or as many as there is time for: however many there are, the beat comes first.
+
+        Raises what ended the session, and leaves the others open then.
+        """
+        while boottime() < until:
             try:
                 query, answer = self._open.get_nowait()
             except queue.Empty:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import select
+import time
+from collections.abc import Generator
 from typing import TypeVar
 
 import psycopg
@@ -19,6 +22,10 @@ __all__ = ["ControlSession"]
 
 T = TypeVar("T")
 
+# That the other end has hung up shows also behind an answer that nobody has read yet. Where that cannot be asked for, whatever
+# there is to read may be a goodbye.
+_HUNG_UP = getattr(select, "POLLRDHUP", select.POLLIN)
+
 
 class ControlSession:
     """Opened again and again; used by one thread. `pooled` says that no session is ours: then there are no locks and no news."""
@@ -30,6 +37,7 @@ class ControlSession:
         self._connector = connector
         self._schema = schema
         self._bell = bell
+        self._asleep = _asleep()
 
     @property
     def stands(self) -> bool:
@@ -40,6 +48,23 @@ class ControlSession:
         """When it was last seen to be well; None when there is none."""
         connection = self.connection
         return None if connection is None else connection.well_at
+
+    @property
+    def still_stands(self) -> bool:
+        """Whether nobody has ended it, as far as this machine knows. Safe from any thread, also while another uses it.
+
+        A machine that was asleep knows nothing of that yet, until it has asked.
+        """
+        connection = self.connection
+        if connection is None or _asleep() - self._asleep > 0.1:
+            return False
+        line = select.poll()
+        try:
+            line.register(connection.fileno(), _HUNG_UP)
+            # if it has been closed meanwhile, that may have been another line
+            return not line.poll(0) and self.connection is connection and not connection.closed
+        except (psycopg.Error, OSError, ValueError):
+            return False
 
     @property
     def lost(self) -> bool:
@@ -64,18 +89,31 @@ class ControlSession:
         return key if self.ask(hold_lock(key)) else None
 
     def ask(self, query: Query[T]) -> T:
-        assert self.connection is not None
-        try:
-            return ask_sync(self.connection, self._schema, query)
-        except psycopg.Error as error:
-            raise translated(error, self._connector.dsn) from error
+        connection = self.connection
+        assert connection is not None
+        asked_at, asleep = boottime(), _asleep()
+        with self.in_words():
+            answer = ask_sync(connection, self._schema, query)
+        # it stood when it was asked, and perhaps no longer: the answer may have waited for us
+        connection.well_at = max(connection.well_at, asked_at)
+        self._asleep = asleep
+        return answer
 
     def rest(self, seconds: float) -> None:
         """Rest until the server says something or the bell rings. Raises when the session has ended."""
         assert self.connection is not None
-        if self._readable(self.connection, seconds):
-            self.connection.pgconn.consume_input()
-            self._readable(self.connection, 0.0)
+        with self.in_words():
+            if self._readable(self.connection, seconds):
+                self.connection.pgconn.consume_input()
+                self._readable(self.connection, 0.0)
+
+    @contextlib.contextmanager
+    def in_words(self) -> Generator[None]:
+        """Let no error of the driver's out: whoever waits for an answer is told what ended the session."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise translated(error, self._connector.dsn) from error
 
     def _readable(self, connection: BoundedConnection, seconds: float) -> bool:
         """As long as the server says nothing, the session is well: a goodbye would be something."""
@@ -90,3 +128,8 @@ class ControlSession:
         if connection is not None:
             with contextlib.suppress(psycopg.Error, OSError):
                 connection.close()
+
+
+def _asleep() -> float:
+    """For how many seconds this machine has been asleep, all in all."""
+    return boottime() - time.monotonic()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from rota.clock import Deadline, boottime
-from rota.errors import ConfigurationError, DatabaseUnavailable, LeadershipHeld, LeadershipLost
+from rota.errors import ConfigurationError, DatabaseUnavailable, LeadershipHeld, LeadershipLost, RotaError
 from rota.facts import SingletonFailed
 from rota.leases.leadership import Leadership
 from rota.leases.leads import Leads
@@ -155,7 +155,8 @@ class Singletons:
         assert task is not None
         if task.cancelling():  # whatever the body made of that
             raise asyncio.CancelledError
-        term.check()
+        if term.look() <= 0:
+            raise term.loss()
         return error
 
     async def _share(self) -> None:
@@ -165,7 +166,7 @@ class Singletons:
             if len(self._terms) < 2:
                 continue
             term = next(iter(self._terms.values()))
-            with contextlib.suppress(DatabaseUnavailable):
+            with contextlib.suppress(RotaError):  # to share is a courtesy, and no reason to end a worker
                 wanted = await answered(term.control, find_burden(term.member))
                 if names := [name for name in wanted if name in self._terms]:
-                    self._terms[random.choice(names)].end("it was handed over to spread the load")
+                    self._terms[random.choice(names)].end("it was handed over to spread the load", "handed over")

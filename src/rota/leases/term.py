@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from rota.clock import Deadline
 from rota.errors import DatabaseUnavailable, LeadershipLost, NotPossible
-from rota.facts import Facts, LeadershipEnded
+from rota.facts import EndKind, Facts, LeadershipEnded
 from rota.leases.control import Control
 from rota.leases.fenced import FencedTransaction, whoever
 from rota.leases.terms import Acquired, confirm_term, resign_lease
@@ -34,6 +34,7 @@ _ANSWER_SECONDS = 10.0
 _OPEN_SECONDS = 10.0
 _LOOK_SECONDS = 0.02
 _RESIGNED = "it was resigned"
+_OUT_OF_REACH = "the database was out of reach for too long"
 
 
 class Registry(Protocol):
@@ -58,7 +59,8 @@ class Term:
         self._leads = leads
         self.control = control
         self._ended: str | None = None
-        self._insiders: list[object] = []
+        #: who is inside a transaction of it
+        self.insiders: list[object] = []
         #: called, in any thread, when it is over or has become doubtful
         self.on_news: Callable[[], None] = lambda: None
 
@@ -78,9 +80,11 @@ class Term:
 
     async def confirm(self) -> None:
         """Ask the database whether the term is on. Raises LeadershipLost, or DatabaseUnavailable when it cannot be told."""
+        self._check_on()
         self._confirmed(await answered(self.control, self._confirmation()))
 
     def confirm_sync(self) -> None:
+        self._check_on()
         self._confirmed(answered_sync(self.control, self._confirmation()))
 
     async def resign(self) -> None:
@@ -98,7 +102,7 @@ class Term:
 
     async def give_up(self, patience: float) -> None:
         """End the term, waiting no longer than this for fenced work of it that is open."""
-        self.end(_RESIGNED)
+        self.end(_RESIGNED, "resigned")
         self._leads.close(self)
         until = Deadline.after(patience)
         # whatever is missed here, the next beats find what nobody in this process knows of
@@ -107,7 +111,7 @@ class Term:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     def give_up_sync(self, patience: float) -> None:
-        self.end(_RESIGNED)
+        self.end(_RESIGNED, "resigned")
         self._leads.close(self)
         until = Deadline.after(patience)
         with contextlib.suppress(DatabaseUnavailable):
@@ -117,10 +121,10 @@ class Term:
     @property
     def patience(self) -> float:
         """How long to wait for open work when the block of the term has ended: not at all for what only its caller could end."""
-        return 0.0 if whoever() in self._insiders else _OPEN_SECONDS
+        return 0.0 if whoever() in self.insiders else _OPEN_SECONDS
 
     def _refuse_inside(self) -> None:
-        if whoever() in self._insiders:
+        if whoever() in self.insiders:
             raise NotPossible(
                 f"The term of {self.name!r} cannot be resigned inside its own transaction, which has to end first. Leave the block of "
                 "term.transaction(), then resign."
@@ -140,7 +144,7 @@ class Term:
 
         `with` and `async with` give a psycopg connection, or take the session or connection of yours that you pass.
         """
-        return FencedTransaction(self._leads.database, self.name, self.epoch, self.loss, self._insiders, on)
+        return FencedTransaction(self._leads.database, self, on)
 
     def _confirmation(self) -> Query[bool]:
         return confirm_term(self.name, self.epoch, self.member)
@@ -148,20 +152,43 @@ class Term:
     def _confirmed(self, is_on: bool) -> None:
         if not is_on:
             self.end("someone else took over")
-        self.check()
+        self._check_on()
+        if not self.valid:  # the answer is older than what cut us off since
+            raise DatabaseUnavailable(
+                f"Whether the term of {self.name!r} is on cannot be told: the database said so, and the session to it has ended "
+                "since. Nothing is wrong with the call: repeat it."
+            )
+
+    def _check_on(self) -> None:
+        """Raise LeadershipLost if the term is known to be over; not if that is only in doubt."""
+        if self.look() <= 0 or self.resigned:
+            raise self.loss()
 
     def _resignation(self) -> Query[bool]:
         return resign_lease(self.name, self.epoch, self.member)
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, kind: EndKind = "lost") -> None:
         """Note that the term is over, for whatever reason came first. Called in any thread."""
         if self._leads.forget(self):
             self._ended = reason
             self.on_news()
-            self._leads.facts.emit(LeadershipEnded(self.name, self.epoch, reason))
+            self._leads.facts.emit(LeadershipEnded(self.name, self.epoch, reason, kind))
 
     def loss(self) -> LeadershipLost:
-        return LeadershipLost(self.name, self.epoch, self._ended or "the database was out of reach for too long")
+        doubt = "it is that of the process this one was forked from" if self.control.forked else _OUT_OF_REACH
+        return LeadershipLost(self.name, self.epoch, self._ended or doubt)
+
+    def loss_sync(self) -> LeadershipLost | None:
+        """What to tell a body that has ended, if the term was over by then. What is only in doubt is asked of the database."""
+        if self.valid:
+            return None
+        try:
+            self.confirm_sync()
+        except LeadershipLost as lost:
+            return lost
+        except DatabaseUnavailable:
+            return self.loss()
+        return None
 
     def look(self) -> float:
         """For how long it is certain from now on, having ended it if that is no longer; for ever if it was resigned."""
@@ -169,7 +196,7 @@ class Term:
             return math.inf
         left = self.control.trusted_for(self.member) if self._ended is None else 0.0
         if left <= 0:
-            self.end("the database was out of reach for too long")
+            self.end(_OUT_OF_REACH)
         return left
 
     def __repr__(self) -> str:

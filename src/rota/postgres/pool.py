@@ -57,11 +57,13 @@ class Database:
         size: int = 10,
         pools: tuple[UserPool, ...] = (),
         role: str = _APP,
+        purpose: str = "",
     ) -> None:
         self.schema = schema
         self._address = address
         self._size = size
         self._role = role
+        self._purpose = purpose
         self._user_async = next((p for p in pools if isinstance(p, AsyncConnectionPool)), None)
         self._user_sync = next((p for p in pools if isinstance(p, ConnectionPool)), None)
         self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[AsyncConnectionPool[Any]]] = (
@@ -80,9 +82,26 @@ class Database:
         """Whether its connections come from a pool of the user's."""
         return bool(self._user_async or self._user_sync)
 
-    def apart(self, role: str, *, size: int) -> Database:
-        """The same place through so many connections of its own, for those who must not wait behind the others."""
-        return type(self)(self._address, self.schema, size=size, role=role)
+    def apart(self, role: str, *, size: int, purpose: str = "") -> Database:
+        """The same place through so many connections of its own, for those who must not wait behind the others.
+
+        `purpose` says what has one of them for how long, if it is `pool_size` that bounds them.
+        """
+        return type(self)(self._address, self.schema, size=size, role=role, purpose=purpose)
+
+    @contextlib.contextmanager
+    def in_words(self) -> Iterator[None]:
+        """Say that the database is out of reach as everywhere, for statements of ours in a transaction that is the user's.
+
+        What else PostgreSQL says there is about what the user did, and is handled by them.
+        """
+        try:
+            yield
+        except psycopg.Error as error:
+            said = self._translated(error)
+            if isinstance(said, DatabaseUnavailable):
+                raise said from error
+            raise
 
     def connector(
         self,
@@ -181,14 +200,15 @@ class Database:
 
     def _translated(self, error: psycopg.Error) -> Exception:
         if isinstance(error, PoolTimeout | TooManyRequests):
-            if self._role != _APP:
+            if self._role != _APP and not self._purpose:
                 return DatabaseUnavailable(
                     f"No connection to PostgreSQL was there within {_WAIT_SECONDS:g} s. A worker may open one for each body that "
                     "runs, so the server is out of reach, or takes no more of them: check it, and its max_connections."
                 )
             return DatabaseUnavailable(
                 f"No connection to PostgreSQL was free within {_WAIT_SECONDS:g} s: the server is out of reach, or all "
-                f"{self._size} connections of this app are in use. Check the server, or give Rota(pool_size=...) more."
+                f"{self._size} connections of this app {f'for {self._purpose} ' if self._purpose else ''}are in use. Check the "
+                "server, or give Rota(pool_size=...) more."
             )
         return translated(error, None if self._user_async or self._user_sync else self._address(), self.schema)
 
