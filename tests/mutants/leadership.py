@@ -14,6 +14,7 @@ SINGLETONS = "tests/leases/test_singletons.py"
 LOCK = "tests/leases/test_lock.py"
 EXEC = "tests/cli/test_leaders.py"
 ROLES = "tests/postgres/test_roles.py"
+PROGRESS = "tests/leases/test_progress.py"
 
 MUTANTS = [
     Mutant(
@@ -234,5 +235,75 @@ MUTANTS = [
         "boottime() + term.control.trusted_for(term.member) + lost",
         "boottime() + 3600",
         f"{EXEC}::test_a_program_ends_in_time_when_the_process_that_leads_is_frozen",
+    ),
+    Mutant(
+        "a program that outlives its keeper",
+        "runtime/led.py",
+        "asyncio.wait([ended, stop, unkept],",
+        "asyncio.wait([ended, stop],",
+        f"{EXEC}::test_a_program_does_not_outlive_its_keeper",
+    ),
+    Mutant(
+        "a hang-up that ends rota alone",
+        "runtime/led.py",
+        "_STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}",
+        "_STOPS = {signal.SIGTERM, signal.SIGINT}",
+        EXEC,
+    ),
+    Mutant(
+        "a request to whoever leads by then",
+        "leases/terms.py",
+        "and lease.epoch = %(epoch)s\n          and lease.member is not null",
+        "and lease.member is not null",
+        EXEC,
+    ),
+    Mutant(
+        "a loss without its reason",
+        "leases/terms.py",
+        "lost_because = gone.end_reason",
+        "lost_because = null",
+        EXEC,
+    ),
+    Mutant(
+        "a beat that waits for someone's lock",
+        "leases/members.py",
+        "for update of term skip locked",
+        "for update of term",
+        PROGRESS,
+    ),
+    Mutant(
+        "progress as young as the beat that carries it",
+        "leases/members.py",
+        "statement_timestamp() - make_interval(secs => report.age) as at",
+        "statement_timestamp() as at",
+        PROGRESS,
+    ),
+    Mutant(
+        "leases that expire because a clock was set",
+        "leases/members.py",
+        "              and not (select clock.stepped from clock)\n",
+        "",
+        MEMBERS,
+    ),
+    Mutant(
+        "a step of the clock forgotten at once",
+        "leases/control.py",
+        "max(self._session.opened_at, self._stepped_at)",
+        "max(self._session.opened_at, 0.0)",
+        DEADLINE,
+    ),
+    Mutant(
+        "a note that cannot be stored",
+        "leases/progress.py",
+        '_UNPRINTABLE.sub(" ", str(note)[:_LONGEST_NOTE])',
+        "str(note)",
+        PROGRESS,
+    ),
+    Mutant(
+        "news that are forgotten with the old",
+        "leases/progress.py",
+        "if self._reports.get(report.name) is report:",
+        "if report.name in self._reports:",
+        PROGRESS,
     ),
 ]
