@@ -41,14 +41,14 @@ from rota.postgres.query import Query
 from rota.service.points import set_hook
 from rota.testing import TestRota, WorkerProcess, until
 
+pytestmark = pytest.mark.slow
+
 TASKS = '''
 import asyncio, atexit, ctypes, os, resource, signal, subprocess, sys, time
 from datetime import date, timedelta
 from pathlib import Path
 
 from rota import Discard, Retry, Rota, Snooze, current_job
-
-pytestmark = pytest.mark.slow
 
 app = Rota("postgresql://nobody@127.0.0.1:1/nowhere", pool_size=1)
 task = app.task
