@@ -15,6 +15,9 @@ LOCK = "tests/leases/test_lock.py"
 EXEC = "tests/cli/test_leaders.py"
 ROLES = "tests/postgres/test_roles.py"
 PROGRESS = "tests/leases/test_progress.py"
+DOUBT = "tests/leases/test_doubt.py"
+MEMBERSHIP = "tests/leases/test_membership.py"
+PRUNE = "tests/leases/test_prune.py"
 
 MUTANTS = [
     Mutant(
@@ -305,5 +308,91 @@ MUTANTS = [
         "if self._reports.get(report.name) is report:",
         "if report.name in self._reports:",
         PROGRESS,
+    ),
+    Mutant("a doubt that nobody looks into", "leases/control.py", "            or session.still_stands\n", "", DOUBT),
+    Mutant(
+        "a leader on a copy of the database",
+        "leases/control.py",
+        "        check_identity(self._session",
+        "        (lambda *_: 0)(self._session",
+        MEMBERSHIP,
+    ),
+    Mutant(
+        "a fork that leads",
+        "leases/control.py",
+        "        check_fork(self._pid)\n",
+        "",
+        f"{LEADERSHIP}::test_a_forked_child_leads_nothing",
+    ),
+    Mutant(
+        "a look at the socket that sees nothing", "leases/session.py", "return not line.poll(0) and", "return", DOUBT
+    ),
+    Mutant("a sleep of the machine forgotten", "leases/session.py", " or _asleep() - self._asleep > 0.1", "", DOUBT),
+    Mutant(
+        "an answer taken for a look at its arrival",
+        "leases/session.py",
+        "max(connection.well_at, asked_at)",
+        "boottime()",
+        DOUBT,
+    ),
+    Mutant(
+        "an answer that is no look",
+        "leases/session.py",
+        "max(connection.well_at, asked_at)",
+        "connection.well_at",
+        DOUBT,
+    ),
+    Mutant(
+        "questions that keep the beat waiting", "leases/questions.py", "while boottime() < until", "while True", DOUBT
+    ),
+    Mutant(
+        "a worker that ends when it may not ask",
+        "leases/singletons.py",
+        "contextlib.suppress(RotaError):",
+        "contextlib.suppress(DatabaseUnavailable):",
+        SINGLETONS,
+    ),
+    Mutant(
+        "a dead member joined again and again",
+        "leases/membership.py",
+        "self._members = [member for member in self._members if not member.gone]",
+        "pass",
+        MEMBERSHIP,
+    ),
+    Mutant(
+        "a place left in threads that others use up",
+        "leases/membership.py",
+        "asyncio.wrap_future(_in_thread(self.leave_sync))",
+        "asyncio.to_thread(self.leave_sync)",
+        MEMBERSHIP,
+    ),
+    Mutant(
+        "a word of leaving from who never stood by",
+        "leases/leads.py",
+        "if last and seat.stands_by_as is not None:",
+        "if last:",
+        MEMBERSHIP,
+    ),
+    Mutant("a section inside itself", "leases/lock.py", "if section in _SECTIONS", "if False", LOCK),
+    Mutant(
+        "locks that use up the connections of fenced work",
+        "app.py",
+        "Leads(self._membership, fenced,",
+        "Leads(self._membership, self._held,",
+        LOCK,
+    ),
+    Mutant(
+        "a beat that waits to forget",
+        "leases/prune.py",
+        "for update of lease skip locked",
+        "for update of lease",
+        PRUNE,
+    ),
+    Mutant(
+        "names forgotten at once",
+        "leases/prune.py",
+        "last.ended_at < statement_timestamp() - interval '30 days'",
+        "last.ended_at is not null",
+        PRUNE,
     ),
 ]
