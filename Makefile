@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The suite waits more than it works
 N ?= 4
 
-.PHONY: demo test matrix pooled model protocol chaos plans install check format teeth docs bench clean
+.PHONY: demo test matrix pooled model protocol chaos plans soak install check format teeth docs bench clean
 
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
@@ -16,7 +16,7 @@ test: $(VENV)/.dev  ## the whole default suite, on its own PostgreSQL
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal
 
 # all that is about jobs; servers, migrations and leadership have tests of their own behind a pooler, or none
-QUEUE := tests/jobs tests/flows $(wildcard tests/cli/test_*commands.py) \
+QUEUE := tests/jobs tests/flows tests/schedules $(wildcard tests/cli/test_*commands.py) \
 	$(filter-out %/test_migrate_under_load.py %/test_restarted_server.py $(wildcard tests/chaos/test_leadership_*.py), \
 	$(wildcard tests/chaos/test_*.py))
 
@@ -37,6 +37,9 @@ chaos: $(VENV)/.dev  ## leadership in its whole size: sixteen contenders and 200
 
 plans: $(VENV)/.dev  ## what the statements read with a million jobs, whatever the statistics say
 	ROTA_ALL_PLANS=1 $(BIN)/python -m pytest tests/jobs/test_plans.py
+
+soak: $(VENV)/.dev  ## cron around every jump of every zone's clock from 2000 to 2040; minutes
+	ROTA_SOAK=1 $(BIN)/python -m pytest -s tests/schedules/test_transitions.py
 
 install: $(VENV)/.installed  ## the environment alone
 

@@ -35,6 +35,10 @@ from rota.leases.leadership import Leadership
 from rota.leases.lock import Lock
 from rota.leases.members import MemberView
 from rota.leases.trust import LeaseSettings
+from rota.schedules.declare import Declarations
+from rota.schedules.definition import ScheduleOptions
+from rota.schedules.emit import Emit
+from rota.schedules.schedules import Schedules
 from rota.testing import plugin
 
 FOLDER = Path(__file__).parent / "reference"
@@ -57,12 +61,17 @@ VARIABLES = {
 
 MADE_BY_US = {"rota.Task", "rota.RunningJob", "rota.Transaction", "rota.Term"}  # nobody else calls their constructors
 OUR_CALLS = {
-    "Term": {"end", "give_up", "give_up_sync", "look", "loss", "patience"}
+    "Term": {"end", "give_up", "give_up_sync", "look", "loss", "patience"},
+    "Declarations": {"definitions", "kept"},
 }  # methods that only the library itself calls
 
 OBJECTS: dict[str, tuple[str, Any]] = {
     "jobs": ("`app.jobs`: find jobs, wait for them, end them, and ask why they do not run", Jobs),
     "dead": ("`app.dead`: dead letters", Dead),
+    "schedules": ("`app.schedules`: schedules at run time", Schedules),
+    "options": ("The options of a schedule", ScheduleOptions),
+    "declared": ("`app.cron` and `app.every`: schedules in code", Declarations),
+    "emit": ("`app.emit`: events that schedules listen to", Emit),
     "leadership": ("What `app.leadership(name)` returns", Leadership),
     "lock": ("What `app.lock(name)` returns", Lock),
     "leaders": ("`app.leaders`: who leads what", Leaders),
@@ -75,7 +84,9 @@ OBJECTS: dict[str, tuple[str, Any]] = {
 
 SAMPLES: dict[str, Any] = {
     "abandoned": 0,
+    "added": ("nightly-report",),
     "attempt": 1,
+    "changed": (),
     "concurrency": 20,
     "created": 3,
     "dropped": 1,
@@ -92,16 +103,19 @@ SAMPLES: dict[str, Any] = {
     "kind": "resigned",
     "roles": ("shop_jobs",),
     "statements": 9,
+    "left": (),
     "member": UUID("6ba7b810-9dad-41d1-80b4-00c04fd430c8"),
     "name": "web-1:4711",
     "number": 1,
     "part": "jobs: claim",
     "pause": 600.0,
+    "problem": "cron='61 * * * *': the minute cannot be '61': 61 is not within 0-59.",
     "queue": "mail",
     "queues": None,
     "reason": "suspected",
     "removed": 250,
     "retry_in": 1.5,
+    "runs": 1,
     "seconds": 0.25,
     "task": "send_welcome",
     "tasks": ("send_welcome",),
@@ -205,7 +219,7 @@ def described(title: str, value: Any, *, plain_title: bool = False) -> list[str]
     lines += [paragraphs(own_doc(value)), ""]
     if constructor is not None and (said := ast.get_docstring(constructor)):
         lines += [paragraphs(said), ""]
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) or typing.is_typeddict(value):
         lines += [*(f"- `{field}`" for field in fields(value)), ""]
     known = {node.name for node in functions(tree)}
     for node in functions(tree):
@@ -414,6 +428,8 @@ def sample(cls: Any) -> facts.Fact:
         facts.TakeoverHindered,
     ):
         values["name"] = "indexer"
+    if cls.__name__.startswith("Schedule") and "name" in values:
+        values["name"] = "nightly-report"
     if cls is facts.LeadershipEnded:
         values["reason"] = "it was resigned"
     if cls is facts.SingletonFailed:

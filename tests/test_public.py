@@ -19,10 +19,10 @@ def _modules_after(code: str) -> set[str]:
 
 PUBLIC = """
     Rota Package Task Retry Unique Snooze Discard Retention Codec Job NewJob RunningJob Transaction AttemptError
-    Explanation Letter Erased Term current_job
+    Explanation Letter Erased Schedule ScheduleDefinition ScheduleRun SchedulesPut Exclude Term current_job
     RotaError AppNotFound ClaimLost ConfigurationError DatabaseUnavailable EmbeddedError ForeignDatabase ForkedProcess
     InvalidArguments InvalidDsn JobCancelled JobExists JobFailed JobNotFound LeadershipHeld LeadershipLost LockHeld
-    NotPossible PayloadTooLarge SchemaMismatch UnknownTask WaitTimedOut __version__
+    NotPossible PayloadTooLarge ScheduleNotFound SchemaMismatch UnknownTask WaitTimedOut __version__
 """
 
 

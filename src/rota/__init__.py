@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         NotPossible,
         PayloadTooLarge,
         RotaError,
+        ScheduleNotFound,
         SchemaMismatch,
         UnknownTask,
         WaitTimedOut,
@@ -44,6 +45,11 @@ if TYPE_CHECKING:
     from rota.jobs.running import RunningJob, Transaction, current_job
     from rota.jobs.unique import Unique
     from rota.leases.term import Term
+    from rota.schedules.definition import ScheduleDefinition
+    from rota.schedules.exclude import Exclude
+    from rota.schedules.history import ScheduleRun
+    from rota.schedules.put import SchedulesPut
+    from rota.schedules.view import Schedule
 
 __all__ = [
     "Rota",
@@ -63,6 +69,11 @@ __all__ = [
     "Explanation",
     "Letter",
     "Erased",
+    "Schedule",
+    "ScheduleDefinition",
+    "ScheduleRun",
+    "SchedulesPut",
+    "Exclude",
     "Term",
     "current_job",
     "RotaError",
@@ -84,6 +95,7 @@ __all__ = [
     "LockHeld",
     "NotPossible",
     "PayloadTooLarge",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "UnknownTask",
     "WaitTimedOut",
@@ -106,6 +118,11 @@ _ROOMS = {
     "rota.jobs.running": ("RunningJob", "Transaction", "current_job"),
     "rota.jobs.unique": ("Unique",),
     "rota.leases.term": ("Term",),
+    "rota.schedules.definition": ("ScheduleDefinition",),
+    "rota.schedules.exclude": ("Exclude",),
+    "rota.schedules.history": ("ScheduleRun",),
+    "rota.schedules.put": ("SchedulesPut",),
+    "rota.schedules.view": ("Schedule",),
 }
 
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these

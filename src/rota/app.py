@@ -24,7 +24,7 @@ from rota.jobs.retention import STANDARD, Retention, declare_retention, read_ret
 from rota.jobs.worker import Worker, WorkerSettings
 from rota.leases.control import Control, Reactions
 from rota.leases.leaders import Leaders
-from rota.leases.leadership import Leadership
+from rota.leases.leadership import Leadership, check_leader_name
 from rota.leases.leads import Leads
 from rota.leases.lock import Lock
 from rota.leases.members import MemberView, list_members
@@ -39,6 +39,10 @@ from rota.postgres.pool import Database, UserPool
 from rota.postgres.roles import grant_roles
 from rota.postgres.schema import Migration, applied_migrations, check_schema, migrate, migration_files
 from rota.release import RELEASE
+from rota.schedules.declare import Declarations
+from rota.schedules.emit import Emit, EmitSync
+from rota.schedules.scheduler import LEADERSHIP, Scheduler
+from rota.schedules.schedules import Schedules
 from rota.service.loop import leave_stuck
 from rota.settings import Settings, read_settings
 
@@ -89,6 +93,8 @@ class Rota:
         self.tasks.settle_in(self)
         self.task = self.tasks.task
         self.singletons: dict[str, Singleton] = {}
+        self.declared = Declarations(self.tasks)
+        self.cron, self.every = self.declared.cron, self.declared.every
         #: by which whoever started this process finds its membership when it is dead
         self.mark: str | None = None
         self._inline = 0
@@ -104,6 +110,9 @@ class Rota:
         self.database = self._make_database(settings, pools)
         self.jobs = Jobs(self.database, self.tasks, self.codec)
         self.dead = Dead(self.database, self.tasks, self.codec, self.jobs)
+        self.schedules = Schedules(self.database, self.tasks, self.codec, self.jobs)
+        self.emit = Emit(self.database, self.codec, lambda: self._inline > 0)
+        self.emit_sync = EmitSync(self.database, self.codec, lambda: self._inline > 0)
         self.leaders = Leaders(self.database)
         self._intake = Intake(self.database, self.jobs, self.codec)
         self._membership = Membership(self._control)
@@ -181,7 +190,7 @@ class Rota:
         Raises LeadershipHeld at once if someone else leads, and DatabaseUnavailable if that cannot be told. To wait for it, or to
         try again, is asked for: `.wait(timeout="5m")`, `.retry(rota.Retry(...))`.
         """
-        return Leadership(self._leads, check_name("name", name, 200))
+        return Leadership(self._leads, check_leader_name(name))
 
     def lock(self, name: str, *, wait: bool | Duration = True) -> Lock:
         """Be the only one in a short section: `async with app.lock("refill") as connection:`.
@@ -203,7 +212,7 @@ class Rota:
         def register(function: Callable[[Term], Awaitable[Any]]) -> Singleton:
             if name in self.singletons:
                 raise ConfigurationError(f"There is a singleton {name!r} already. Give one of them another name.")
-            self.singletons[name] = Singleton(check_name("name", name, 200), function, on_held)
+            self.singletons[name] = Singleton(check_leader_name(name), function, on_held)
             return self.singletons[name]
 
         return register
@@ -231,22 +240,30 @@ class Rota:
         `stop` lets running bodies finish for `grace`, then cancels them and hands them back; cancelling hands back at once.
         """
         settings = _worker_settings(queues, concurrency)
+        schedules = self.declared.definitions()
         await self.check()
         self._check_retention()
         if self.retention:
             await self.database.run(declare_retention(self.retention))
-        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec)
+        scheduler = Scheduler(
+            self.database, self.tasks, self.facts, codec=self.codec, hears=lambda: place.control.hears
+        )
+        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler)
         work = {
             "queues": queues if queues is None else list(queues),
             "concurrency": settings.concurrency,
             "tasks": {name: self.tasks[name].version for name in sorted(self.tasks)},
+            "schedules": {schedule.name: str(schedule.digest()) for schedule in schedules},
             **({"mark": self.mark} if self.mark else {}),
         }
         place = await self._membership.enter(worker.reactions, work)
         self._workers.add(worker)
-        singletons = Singletons(self._leads, () if drain else tuple(self.singletons.values()))
+        led = (*self.singletons.values(), Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed))
+        singletons = Singletons(self._leads, () if drain else led)
         try:
-            await worker.run(place.control, singletons, drain=drain, grace=grace)
+            # after joining: whoever looks for those who declare this finds us
+            async with self.declared.kept(schedules, self.database, self.codec, self.facts):
+                await worker.run(place.control, singletons, drain=drain, grace=grace)
         finally:
             self._workers.discard(worker)
             # the last step: a member that left while it still held something would look dead to its peers

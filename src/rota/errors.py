@@ -20,7 +20,8 @@
     ├── ClaimLost                   the attempt's claim has ended; someone else has the job now
     ├── JobExists                   a job that may exist only once does already
     ├── JobNotFound                 no job has this id
-    ├── NotPossible                 a job or letter is not in a state in which this can be done to it
+    ├── ScheduleNotFound            no schedule has this name
+    ├── NotPossible                 a job, letter or schedule is not in a state in which this can be done to it
     ├── JobFailed                   a job waited for is dead
     ├── JobCancelled                a job waited for was cancelled
     ├── WaitTimedOut                a job waited for is not settled yet; also a TimeoutError
@@ -61,6 +62,7 @@ __all__ = [
     "PostgresNotFound",
     "PostgresStartFailed",
     "RotaError",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "SchemaMissing",
     "SchemaTooNew",
@@ -196,7 +198,11 @@ class JobExists(RotaError):
 
 
 class NotPossible(RotaError):
-    """A job or dead letter is not in a state in which this can be done to it."""
+    """A job, dead letter or schedule is not in a state in which this can be done to it."""
+
+
+class ScheduleNotFound(RotaError):
+    """No schedule has this name: it was never put, or it was deleted."""
 
 
 class JobNotFound(RotaError):

@@ -41,6 +41,12 @@ __all__ = [
     "MemberLeft",
     "MigrationApplied",
     "PoolerDetected",
+    "ScheduleBroken",
+    "ScheduleFired",
+    "ScheduleMissed",
+    "ScheduleOrphaned",
+    "ScheduleSkipped",
+    "SchedulesDeclared",
     "SingletonFailed",
     "StandingBy",
     "TakeoverHindered",
@@ -124,6 +130,54 @@ class SingletonFailed(Fact):
     epoch: int
     error: BaseException
     pause: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFired(Fact):
+    """So many runs of a schedule were given out."""
+
+    name: str
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSkipped(Fact):
+    """So many slots of a schedule were left out, as a run of it was still under way."""
+
+    name: str
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleMissed(Fact):
+    """So many slots of a schedule passed while nobody could give them out, and are not made up for."""
+
+    name: str
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleBroken(Fact):
+    """A schedule cannot go on, for this reason. It is left out until someone puts it anew; the others go on."""
+
+    name: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulesDeclared(Fact):
+    """The code of this process put these schedules; and left some as they are, since live processes have newer code."""
+
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleOrphaned(Fact):
+    """A schedule that code declared once is declared by no live process. It goes on until someone deletes it."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,20 @@ def test_everything_of_a_tag_is_erased(rota: Run, rota_app: TestRota, dsn: str, 
 
     assert "would erase" in dry.err
     assert dry.out == done.out
-    assert done.out.split() == ["live", "0", "dead", "1", "history", "0", "attempts", "1", "uniques", "0"]
+    assert done.out.split() == [
+        "live",
+        "0",
+        "dead",
+        "1",
+        "history",
+        "0",
+        "attempts",
+        "1",
+        "uniques",
+        "0",
+        "schedules",
+        "0",
+    ]
     assert [letter.id for letter in rota_app.dead.list_sync()] == [dead[2].id, dead[1].id]
     assert rota("jobs", "erase", "--dsn", dsn).code == 2
 

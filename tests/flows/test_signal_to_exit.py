@@ -279,7 +279,11 @@ async def test_cancelling_while_it_starts_leaves_no_member_behind(rota_app: Test
         await working
 
     await joined
-    assert [member.end_reason for member in await rota_app.members(ended=True)] == ["left"]
+
+    async def has_left() -> bool:
+        return [member.end_reason for member in await rota_app.members(ended=True)] == ["left"]
+
+    await until(has_left)  # the caller has not waited for it
 
 
 async def test_cancelling_a_stop_under_way_hurries_it_and_is_not_swallowed(rota_app: TestRota) -> None:

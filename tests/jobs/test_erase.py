@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -62,9 +63,9 @@ async def test_every_trace_is_gone_and_nothing_else(rota_app: TestRota, db: psyc
             await job.refresh()
     assert [(await job.refresh()).state for job in jobs[2]] == ["succeeded", "succeeded", "dead", "queued", "cancelled"]
     assert db.execute("select actor, details from rota.audit where action = 'erase' order by id").fetchall() == [
-        ("ana", {"tag": "user:1", "live": 0, "dead": 1, "history": 0, "attempts": 2, "uniques": 1}),
-        ("ana", {"tag": "user:1", "live": 1, "dead": 0, "history": 0, "attempts": 0, "uniques": 1}),
-        ("ana", {"tag": "user:1", "live": 0, "dead": 0, "history": 3, "attempts": 1, "uniques": 3}),
+        ("ana", {"tag": "user:1", "live": 0, "dead": 1, "history": 0, "attempts": 2, "uniques": 1, "schedules": 0}),
+        ("ana", {"tag": "user:1", "live": 1, "dead": 0, "history": 0, "attempts": 0, "uniques": 1, "schedules": 0}),
+        ("ana", {"tag": "user:1", "live": 0, "dead": 0, "history": 3, "attempts": 1, "uniques": 3, "schedules": 0}),
     ]
 
 
@@ -175,3 +176,19 @@ def test_keys_are_found_by_their_jobs(rota_app: TestRota, db: psycopg.Connection
     plan = db.execute("explain " + query.statement.sql("rota"), query.params).fetchall()
 
     assert not [line for (line,) in plan if "Seq Scan on uniques" in line]
+
+
+async def test_schedules_that_would_put_more_are_erased_too(rota_app: TestRota, db: psycopg.Connection[Any]) -> None:
+    @rota_app.task
+    async def remind(user: int) -> None: ...
+
+    at = datetime.now(UTC) + timedelta(days=1)
+    await rota_app.schedules.put("remind-1", task=remind, args={"user": 1}, at=at, tags=["user:1"])
+    await rota_app.schedules.put("remind-2", task=remind, args={"user": 2}, at=at, tags=["user:2"])
+    db.execute("insert into rota.slots (schedule, slot_at, cause) values ('remind-1', rota.now(), 'event')")
+
+    would = await rota_app.jobs.erase(tag="user:1", dry_run=True)
+    assert await rota_app.jobs.erase(tag="user:1") == would == Erased(schedules=1)
+    assert [each.name for each in await rota_app.schedules.list()] == ["remind-2"]
+    assert db.execute("select count(*) from rota.slots").fetchone() == (0,)
+    assert db.execute("select details ->> 'schedules' from rota.audit where action = 'erase'").fetchall() == [("1",)]

@@ -489,7 +489,7 @@ def until_waiting(app: Rota) -> None:
 
 
 async def test_a_name_that_cannot_be_one_is_refused(app: Rota) -> None:
-    for name in ("", "x" * 201, "a\nb", "\x1b[2J", "a\x00", "\ud800"):
+    for name in ("", "x" * 201, "a\nb", "\x1b[2J", "a\x00", "\ud800", "rota.scheduler"):
         with pytest.raises(RotaError):
             app.leadership(name)
 

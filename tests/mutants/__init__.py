@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import concurrency, kernel, leadership, people, queue, unique, worker
+from tests.mutants import concurrency, kernel, leadership, people, queue, schedules, timing, unique, worker
 from tests.mutants.mutant import PACKAGE, Mutant
 
 __all__ = ["MUTANTS", "PACKAGE", "Mutant"]
@@ -15,4 +15,6 @@ MUTANTS = [
     *people.MUTANTS,
     *concurrency.MUTANTS,
     *leadership.MUTANTS,
+    *timing.MUTANTS,
+    *schedules.MUTANTS,
 ]

@@ -9,7 +9,23 @@ from typing import Any, ParamSpec, TypeVar, assert_type
 
 from psycopg import AsyncConnection, Connection
 
-from rota import Discard, Job, NewJob, Package, Retry, Rota, RunningJob, Snooze, Task, Unique, current_job
+from rota import (
+    Discard,
+    Exclude,
+    Job,
+    NewJob,
+    Package,
+    Retry,
+    Rota,
+    RunningJob,
+    Schedule,
+    ScheduleRun,
+    SchedulesPut,
+    Snooze,
+    Task,
+    Unique,
+    current_job,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -308,3 +324,42 @@ def resize_in_a_thread(pages: int, on: Connection) -> int:
     with job.transaction(on=on) as tx:
         tx.result = pages
     return pages
+
+
+# Schedules: on a task, which stays what it is, or on a function, which becomes one; and as rows.
+
+
+@app.cron("0 9 * * mon-fri", tz="Europe/Berlin", args={"a": 1}, misfire="skip")
+@app.task
+async def morning(a: int) -> int:
+    return a
+
+
+@app.every("30s", jitter=5, overlap="queue")
+async def poll() -> str:
+    return ""
+
+
+@app.every(timedelta(hours=1), counted_from="end", exclude=Exclude(weekdays=("sun",)))
+def sweep(deep: bool = False) -> int:
+    return 0
+
+
+async def schedules(connection: AsyncConnection) -> None:
+    assert_type(await morning(1), int)
+    assert_type(await morning.enqueue(1), Job[int])
+    assert_type(await poll(), str)
+    assert_type(sweep(deep=True), int)
+    assert_type(await app.schedules.put("s", task=sweep, args={"deep": True}, cron="0 9 * * *"), Schedule)
+    assert_type(app.schedules.put_sync("s", task="sweep", at=soon, misfire_grace="5m", tags=["a"]), Schedule)
+    assert_type(await app.schedules.put_many([{"name": "s", "task": "sweep", "after": ["a", "b"]}]), SchedulesPut)
+    assert_type(await app.schedules.trigger("s", {"deep": True}, delay="5m"), Job[Any])
+    assert_type(await app.schedules.skip("s"), datetime)
+    assert_type(app.schedules.backfill_sync("s", soon, soon, limit=7), int)
+    await app.schedules.preview(app.schedules.define("s", task=sweep, on="event"), 3)
+    assert_type((await app.schedules.history("s"))[0], ScheduleRun)
+    assert_type(await app.emit("order.paid", {"order_id": 7}), int)
+    assert_type(await app.emit.on(connection)("order.paid"), int)
+    assert_type(app.emit_sync("order.paid"), int)
+    assert_type(await current_job().activate("s", {"deep": True}), bool)
+    assert_type(current_job().schedule, str | None)

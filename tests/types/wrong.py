@@ -212,3 +212,19 @@ def packages() -> None:
     app.package(add)  # wrong: a task in place of a package
     rota.Worker()  # wrong: no such name in the library
     app.tasks["add"] = add  # wrong: tasks are added by registering them
+
+
+async def schedules() -> None:
+    app.cron(7)  # wrong: type of the expression
+    app.cron("0 9 * * *", when="now")  # wrong: unknown option
+    app.cron("0 9 * * *", misfire="sometimes")  # wrong: no such rule
+    app.every(["30s"])  # wrong: type of the interval
+    app.every("30s")("poll")  # wrong: not a function
+    await app.schedules.put("s", cron="0 9 * * *")  # wrong: task missing
+    await app.schedules.put("s", task=7)  # wrong: type of task
+    await app.schedules.put("s", task=add, args=[1])  # wrong: type of args
+    await app.schedules.put("s", task=add, max_runs="3")  # wrong: type of max_runs
+    await app.schedules.put("s", task=add, overlap="no")  # wrong: no such rule
+    await app.schedules.trigger("s", at="tomorrow")  # wrong: type of at
+    await app.emit(7)  # wrong: type of the event
+    await app.emit("event", [1])  # wrong: type of the payload

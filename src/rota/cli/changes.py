@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
+from datetime import datetime, tzinfo
 from typing import Any, TypeVar
 
 import click
 
 from rota.cli.output import say
-from rota.errors import JobNotFound, NotPossible
+from rota.errors import JobNotFound, NotPossible, ScheduleNotFound
 
-__all__ = ["change_options", "for_each", "json_object"]
+__all__ = ["change_options", "for_each", "json_object", "moment"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+Named = TypeVar("Named", int, str)
 
 
 def change_options(command: F) -> F:
@@ -27,13 +29,13 @@ def change_options(command: F) -> F:
     return command
 
 
-def for_each(ids: Iterable[int], change: Callable[[int], None]) -> None:
+def for_each(ids: Iterable[Named], change: Callable[[Named], None]) -> None:
     """Do it to one after the other. What cannot be done is told, and once all were tried the command ends with 1."""
     failed = False
     for each in ids:
         try:
             change(each)
-        except (JobNotFound, NotPossible) as error:
+        except (JobNotFound, NotPossible, ScheduleNotFound) as error:
             say(f"rota: {error}")
             failed = True
     if failed:
@@ -58,3 +60,14 @@ _ADVICE = "Write the arguments by name, such as '{\"user_id\": 7}'."
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not in JSON")
+
+
+def moment(text: str | None, zone: tzinfo | None = None) -> datetime | None:
+    """A point in time; one that names no zone is in this one, or in the machine's, as that is how times are shown."""
+    if text is None:
+        return None
+    try:
+        read = datetime.fromisoformat(text)
+        return read.replace(tzinfo=zone) if zone is not None and read.tzinfo is None else read.astimezone()
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(f"{text!r} is no time ({error}). Write it as 2030-01-31T09:00:00Z.") from error

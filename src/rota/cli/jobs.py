@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rota.app import Rota
-from rota.cli.changes import change_options, for_each, json_object
+from rota.cli.changes import change_options, for_each, json_object, moment
 from rota.cli.output import as_json as plain
 from rota.cli.output import (
     json_option,
@@ -251,9 +251,7 @@ def erase(tag: str, by: str | None, dry_run: bool, dsn: str | None, schema: str 
 @click.option("--queue", help="Into this queue. [default: the task's with --app, else default]")
 @click.option("--priority", type=int, help="The higher runs first.")
 @click.option("--delay", help="Due after this time, such as 90s or 1h30m.")
-@click.option(
-    "--at", callback=lambda _, __, text: _moment(text), help="Due at this time, such as 2030-01-31T09:00:00Z."
-)
+@click.option("--at", callback=lambda _, __, text: moment(text), help="Due at this time, such as 2030-01-31T09:00:00Z.")
 @click.option("--tag", "tags", multiple=True, help="With this tag; may be given several times.")
 @click.option("--unique", metavar="KEY", help="Only if no job of the task with this key is queued or running.")
 @click.option("--key", help="What it is ordered and limited by.")
@@ -318,16 +316,6 @@ def _rehearsed(app: Rota, new: NewJob) -> Job[Any]:
     """What enqueueing would return or raise, without its effect."""
     with app.database.transaction_sync() as connection, connection.transaction(force_rollback=True):
         return app.enqueue_sync(new, on=connection)
-
-
-def _moment(text: str | None) -> datetime | None:
-    """A point in time; without a zone it is this machine's, as that is how times are shown."""
-    if text is None:
-        return None
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError) as error:
-        raise click.BadParameter(f"{text!r} is no time ({error}). Write it as 2030-01-31T09:00:00Z.") from error
 
 
 def _checked(task: Task[..., Any], args: dict[str, Any], options: JobOptions) -> NewJob:

@@ -21,6 +21,7 @@ _COMMANDS = {
     "migrate": ("rota.cli.migrate", "migrate", "Create or update Rota's tables."),
     "jobs": ("rota.cli.jobs", "jobs", "Look at jobs, retry, cancel, erase and enqueue them."),
     "dead": ("rota.cli.dead", "dead", "Look at dead letters, retry and acknowledge them."),
+    "schedules": ("rota.cli.schedules", "schedules", "Look at schedules, put, pause, trigger and backfill them."),
     "leaders": (
         "rota.cli.leaders",
         "leaders",

@@ -53,6 +53,23 @@ def words(fact: Fact) -> Words | None:
                 logging.ERROR,
                 f"singleton {name} (epoch {epoch}) failed: {_brief(error)}; it is started again in {pause:.1f} s",
             )
+        case facts.ScheduleFired(name, runs):
+            return logging.DEBUG, f"schedule {name}: {runs} run(s) given out"
+        case facts.ScheduleSkipped(name, runs):
+            return logging.INFO, f"schedule {name}: {runs} slot(s) left out, as a run of it is still under way"
+        case facts.ScheduleMissed(name, runs):
+            return logging.WARNING, f"schedule {name}: {runs} slot(s) were missed and are not made up for"
+        case facts.ScheduleBroken(name, problem):
+            return logging.ERROR, f"schedule {name} cannot go on, and waits until it is put anew: {problem}"
+        case facts.SchedulesDeclared(added, changed, left):
+            kept = f", {len(left)} left to the newer code of other processes ({_some(left)})" if left else ""
+            return logging.INFO, (
+                f"schedules of this code: {len(added)} added ({_some(added)}), {len(changed)} changed ({_some(changed)}){kept}"
+            )
+        case facts.ScheduleOrphaned(name):
+            return logging.WARNING, (
+                f"schedule {name} is declared by no live process, and goes on; if it is not wanted: rota schedules delete {name}"
+            )
         case facts.PoolerDetected():
             return logging.WARNING, (
                 "the database is behind a transaction pooler: no session locks and no LISTEN, so deaths are noticed by "
@@ -155,3 +172,7 @@ def _brief(error: BaseException | None) -> str:
 
 def _reason(reason: str) -> str:
     return {"suspected": "died", "expired": "was silent for a whole lease"}.get(reason, reason)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") or "none"

@@ -81,8 +81,11 @@ class Signature:
         }
         self._by_keyword_alone = not self._variadic and len(self._by_keyword) == len(parameters)
 
-    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """The call as the JSON text of one object. Raises InvalidArguments or PayloadTooLarge; never anything else."""
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, whole: bool = True) -> str:
+        """The call as the JSON text of one object. Raises InvalidArguments or PayloadTooLarge; never anything else.
+
+        What is not `whole` may lack arguments that someone gives later.
+        """
         payload: dict[str, Any] = {}
         room = Room(self._limit)
         name = ""
@@ -112,7 +115,7 @@ class Signature:
                 f"Task {self._task!r} was not enqueued: argument {name} is {HIDDEN if secret else shown(value)}, and reading it "
                 f"failed with {type(error).__name__ if secret else brief(error)}. Pass a value that can be read to its end."
             ) from (None if secret else error)
-        if not self._required <= payload.keys():
+        if whole and not self._required <= payload.keys():
             missing = ", ".join(each for each in self._call.parameters if each in self._required - payload.keys())
             raise self._not_a_call(f"{missing} is missing")
         return self._written(payload, "arguments")
@@ -138,15 +141,17 @@ class Signature:
         """The positional and keyword arguments to call the function with. Raises InvalidArguments."""
         return self._decoded(payload, self._not_its_payload)
 
-    def read(self, given: Mapping[str, Any], refused: str = "") -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def read(
+        self, given: Mapping[str, Any], refused: str = "", *, whole: bool = True
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The same for arguments that someone wrote as JSON just now: what is wrong with them is theirs to mend.
 
         `refused` says what does not happen then, if that is not an enqueue.
         """
-        return self._decoded(given, lambda problem: self._not_a_call(problem, refused))
+        return self._decoded(given, lambda problem: self._not_a_call(problem, refused), whole=whole)
 
     def _decoded(
-        self, payload: Mapping[str, Any], refused: Callable[[str], InvalidArguments]
+        self, payload: Mapping[str, Any], refused: Callable[[str], InvalidArguments], *, whole: bool = True
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         values: dict[str, Any] = {}
         name = ""
@@ -163,7 +168,7 @@ class Signature:
             if name in self._redact or (self._redact and not name):
                 raise refused(f"reading {name or 'them'} failed with {type(error).__name__}") from None
             raise refused(f"reading {name or shown(payload)} failed with {brief(error)}") from error
-        if not self._required <= values.keys():
+        if whole and not self._required <= values.keys():
             missing = ", ".join(each for each in self._call.parameters if each in self._required - values.keys())
             raise refused(f"{missing} is missing")
         if self._by_keyword_alone:

@@ -49,6 +49,8 @@ class ClaimedJob(NamedTuple):
     token: int
     version: int = 1
     saved: str | None = None
+    schedule: str | None = None
+    slot_at: datetime | None = None
 
 
 class Start(NamedTuple):
@@ -249,7 +251,7 @@ CLAIM = statement(
       and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
     returning
         job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
-        job.version, job.saved::text
+        job.version, job.saved::text, job.schedule, job.slot_at
     """,
 )
 
@@ -306,7 +308,7 @@ CLAIM_SUSPECT = statement(
       and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
     returning
         job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
-        job.version, job.saved::text
+        job.version, job.saved::text, job.schedule, job.slot_at
     """,
 )
 

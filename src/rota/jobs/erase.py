@@ -1,4 +1,4 @@
-"""Erasing someone's data: all jobs with a tag, wherever they are, and all that is known of them.
+"""Erasing someone's data: all jobs with a tag, wherever they are, what is known of them, and schedules that would put more.
 
 No index knows tags, since hardly anyone asks for them, so each table is walked by id: a stretch of rows per transaction,
 however large the table. Jobs move while this goes on, from live to dead or settled, or by hand from dead to live, so the
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 
 from rota.jobs.job import JobId
 from rota.postgres.audit import record
-from rota.postgres.query import Query, Steps, nothing, one, statement
+from rota.postgres.query import Query, Steps, nothing, one, scalar, statement
 
 __all__ = ["Erased", "Erasing", "count_batch", "erase_batch"]
 
@@ -22,13 +22,14 @@ _STRETCH = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """How many rows are gone: jobs that were live, dead or settled, records of attempts, and unique keys."""
+    """How many rows are gone: jobs that were live, dead or settled, records of attempts, unique keys, and schedules."""
 
     live: int = 0
     dead: int = 0
     history: int = 0
     attempts: int = 0
     uniques: int = 0
+    schedules: int = 0
 
     def __add__(self, other: Erased) -> Erased:
         return Erased(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(Erased)))
@@ -67,9 +68,10 @@ TAGGED = {
     ),
 }
 
-# A letter that is retried while we are among the letters is met as a live job, and one that dies among those as a letter.
-_ERASE_WALKS = ("dead", "live", "dead", "history")
-_COUNT_WALKS = ("live", "dead", "history")
+# Schedules first, as they would put more jobs. A letter that is retried while we are among the letters is met as a live job,
+# and one that dies among those as a letter.
+_ERASE_WALKS = ("schedules", "dead", "live", "dead", "history")
+_COUNT_WALKS = ("schedules", "live", "dead", "history")
 
 
 def _find_tagged(where: str, tag: str, after: JobId) -> Query[tuple[JobId | None, list[JobId]]]:
@@ -80,6 +82,11 @@ def _find_tagged(where: str, tag: str, after: JobId) -> Query[tuple[JobId | None
 
 def erase_batch(tag: str, so_far: Erasing, channel: str, actor: str) -> Steps[Erasing]:
     """Erase what the next stretch has."""
+    if _ERASE_WALKS[so_far.walk] == "schedules":
+        gone = Erased(schedules=(yield ERASE_SCHEDULES.query({"tag": tag}, read=scalar)))
+        if gone.schedules:
+            yield record(actor, "erase", {"tag": tag, **asdict(gone)})
+        return _next(so_far, gone, None, len(_ERASE_WALKS))
     last, ids = yield _find_tagged(_ERASE_WALKS[so_far.walk], tag, so_far.after)
     erased = Erased()
     if ids:
@@ -94,6 +101,9 @@ def erase_batch(tag: str, so_far: Erasing, channel: str, actor: str) -> Steps[Er
 
 def count_batch(tag: str, so_far: Erasing) -> Steps[Erasing]:
     """Count what the next stretch has, and change nothing."""
+    if _COUNT_WALKS[so_far.walk] == "schedules":
+        there = Erased(schedules=(yield COUNT_SCHEDULES.query({"tag": tag}, read=scalar)))
+        return _next(so_far, there, None, len(_COUNT_WALKS))
     last, ids = yield _find_tagged(_COUNT_WALKS[so_far.walk], tag, so_far.after)
     counted = (yield _count(ids, tag)) if ids else Erased()
     return _next(so_far, counted, last, len(_COUNT_WALKS))
@@ -105,6 +115,28 @@ def _next(so_far: Erasing, erased: Erased, last: JobId | None, walks: int) -> Er
         return Erasing(total, so_far.walk, after=last)
     return Erasing(total, so_far.walk + 1, finished=so_far.walk + 1 == walks)
 
+
+# They are few beside jobs: one walk over all of them will do.
+ERASE_SCHEDULES = statement(
+    "erase_schedules",
+    """
+    with gone as (
+        delete from {schema}.schedules
+        where %(tag)s = any (tags)
+        returning name
+    ), unput as (
+        delete from {schema}.slots as slot
+        using gone
+        where slot.schedule = gone.name
+          and slot.job_id is null
+    )
+    select count(*)::integer from gone
+    """,
+)
+
+COUNT_SCHEDULES = statement(
+    "count_tagged_schedules", "select count(*)::integer from {schema}.schedules where %(tag)s = any (tags)"
+)
 
 LOCK_KEYS = statement(
     "lock_erased_keys",

@@ -59,12 +59,15 @@ class Errand:
     dsn: str = field(repr=False)  # with its password: this is the only way it goes
 
     def to_message(self) -> dict[str, Any]:
-        job = self.job._asdict() | {"due_at": self.job.due_at.isoformat()}
+        slot_at = self.job.slot_at and self.job.slot_at.isoformat()
+        job = self.job._asdict() | {"due_at": self.job.due_at.isoformat(), "slot_at": slot_at}
         return {"job": job, "places": self.places, "path": self.path, "schema": self.schema, "dsn": self.dsn}
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> Errand:
-        job = ClaimedJob(**message["job"] | {"due_at": datetime.fromisoformat(message["job"]["due_at"])})
+        told = message["job"]
+        times = {name: told[name] and datetime.fromisoformat(told[name]) for name in ("due_at", "slot_at")}
+        job = ClaimedJob(**told | times)
         places = tuple(Place(*place) for place in message["places"])
         return cls(job, places, message["path"], message["schema"], message["dsn"])
 

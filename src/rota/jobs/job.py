@@ -120,6 +120,9 @@ class Job(Generic[R_co]):
     #: the dead letter or settled job that this one repeats
     origin: JobId | None = None
     retention: str | None = None
+    #: the schedule that gave it out, and the moment it stands for
+    schedule: str | None = None
+    slot_at: datetime | None = None
     #: True when enqueueing found this job under its unique key, and added none
     existing: bool = False
     _app: Owner | None = field(default=None, repr=False, compare=False)

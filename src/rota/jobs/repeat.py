@@ -124,11 +124,12 @@ REPEAT = statement(
         limit 1
     ), put as (
         insert into {schema}.jobs as job (
-            task, args, queue, priority, version, key, tags, retention, redact, lost_limit, unique_key, origin
+            task, args, queue, priority, version, key, tags, retention, redact, lost_limit, unique_key, schedule,
+            slot_at, origin
         )
         select
             done.task, done.args, done.queue, done.priority, done.version, done.key, done.tags, done.retention, done.redact,
-            done.lost_limit, done.unique_key, done.id
+            done.lost_limit, done.unique_key, done.schedule, done.slot_at, done.id
         from {schema}.history as done
         where done.id = %(id)s
           and not exists (select from again)

@@ -58,7 +58,8 @@ RETRY = statement(
     with chosen as materialized (
         select
             letter.id, letter.task, letter.args, letter.queue, letter.priority, letter.version, letter.key, letter.tags,
-            letter.retention, letter.redact, letter.lost_limit, letter.saved, letter.unique_key
+            letter.retention, letter.redact, letter.lost_limit, letter.saved, letter.unique_key,
+            letter.schedule, letter.slot_at
         from {schema}.dead as letter
         where letter.id = any (%(ids)s::bigint[])
           and letter.resolved_at is null
@@ -66,13 +67,14 @@ RETRY = statement(
         for update
     ), put as (
         insert into {schema}.jobs as job (
-            task, args, queue, priority, version, key, tags, retention, redact, lost_limit, saved, unique_key, origin
+            task, args, queue, priority, version, key, tags, retention, redact, lost_limit, saved, unique_key,
+            schedule, slot_at, origin
         )
         select
             task, coalesce(%(args)s::jsonb, args), queue, priority, version, key, tags, retention, redact, lost_limit,
             -- where it had got to with other arguments is nowhere
             case when %(args)s::jsonb is null then saved end,
-            unique_key, id
+            unique_key, schedule, slot_at, id
         from chosen
         where unique_key is null
            or (

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol
 
 from rota.errors import ClaimLost, InvalidArguments, RotaError
+from rota.jobs.activate import activate_schedule
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.codec import Codec, decoded, encoded
 from rota.jobs.job import JobId
@@ -114,6 +116,16 @@ class RunningJob:
         return self._held.claim.version
 
     @property
+    def schedule(self) -> str | None:
+        """The name of the schedule whose run this is, if it is one's."""
+        return self._held.claim.schedule
+
+    @property
+    def slot_at(self) -> datetime | None:
+        """The moment that this run stands for, however late it began; None if no schedule gave it out."""
+        return self._held.claim.slot_at
+
+    @property
     def token(self) -> int:
         """Changes with every claim; what this attempt writes is valid only while it holds this."""
         return self._held.claim.token
@@ -164,6 +176,27 @@ class RunningJob:
         if self._desk is not None:
             self._still_ours(self._desk.database.run_sync(query))
         self._checkpointed(value)
+
+    async def activate(self, name: str, args: Mapping[str, Any] | None = None) -> bool:
+        """Run a dormant schedule that follows this job's, with `args`, plain JSON, over its own arguments.
+
+        False, and nothing happens, when a run of it is under way or waits, or it is paused; and where the job runs inline.
+        Raises ScheduleNotFound, NotPossible when it is not dormant or does not follow this schedule, ClaimLost.
+        """
+        if self._desk is None:
+            return False
+        steps = activate_schedule(name, args, job=self.id, token=self.token, codec=self._desk.codec)
+        return self._activated(await self._desk.database.run_steps(steps))
+
+    def activate_sync(self, name: str, args: Mapping[str, Any] | None = None) -> bool:
+        if self._desk is None:
+            return False
+        steps = activate_schedule(name, args, job=self.id, token=self.token, codec=self._desk.codec)
+        return self._activated(self._desk.database.run_steps_sync(steps))
+
+    def _activated(self, came: bool | None) -> bool:
+        self._still_ours(came is not None)
+        return bool(came)
 
     def transaction(self, on: Any = None) -> Transaction:
         """Work that is committed together with the job's success, or not at all: exactly once in this database.

@@ -7,7 +7,7 @@ import contextlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from rota.clock import Deadline, Duration
@@ -65,6 +65,14 @@ class WorkerSettings:
     upkeep_every: float = 60.0  # seconds between rounds of history's upkeep; one that finds nothing to do is cheap
 
 
+class SchedulerLike(Protocol):
+    """What the worker has to do with schedules: it passes messages on, and a drain gives out what is due."""
+
+    def wake(self) -> None: ...
+
+    async def catch_up(self) -> None: ...
+
+
 class Worker:
     """Works from `run` until it is stopped. `reactions` belong into the control thread."""
 
@@ -75,8 +83,10 @@ class Worker:
         settings: WorkerSettings,
         facts: Facts,
         codec: Codec | None = None,
+        scheduler: SchedulerLike | None = None,
     ) -> None:
         self._database = database
+        self._scheduler = scheduler
         self._tasks = tasks
         self._settings = settings
         self._facts = facts
@@ -90,6 +100,7 @@ class Worker:
         self.reactions = Reactions(
             on_wake=self._on_wake,
             on_cancel=self._on_cancel,
+            on_schedule=self._on_schedule,
             on_ended=self._on_ended,
             on_identity_lost=self._on_identity_lost,
         )
@@ -227,6 +238,8 @@ class Worker:
         while True:
             await self._consumer.wait_idle()
             before = self._consumer.finished
+            if self._scheduler is not None:
+                await self._scheduler.catch_up()
             await self._source.found_nothing()
             if self._consumer.idle and self._consumer.finished == before:
                 return
@@ -346,6 +359,10 @@ class Worker:
 
     def _on_cancel(self) -> None:
         self._in_loop(self._cancels.set)
+
+    def _on_schedule(self) -> None:
+        if self._scheduler is not None:
+            self._in_loop(self._scheduler.wake)
 
     def _on_ended(self, members: object) -> None:
         self._in_loop(self._ended.set)

@@ -12,7 +12,7 @@ import math
 import random
 import time
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rota.clock import Deadline, Duration, seconds
 from rota.errors import ConfigurationError, DatabaseUnavailable, LeadershipHeld, RotaError
@@ -23,6 +23,7 @@ from rota.leases.leads import Leads, Seat
 from rota.leases.membership import Membership, Place
 from rota.leases.term import Term, answered, answered_sync
 from rota.leases.terms import acquire_lease, evict_stale, stand_by
+from rota.postgres.names import check_name
 from rota.postgres.query import Query
 
 __all__ = ["Leadership", "Policy"]
@@ -92,6 +93,13 @@ class _InThread:
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - in a thread
+
+
+def check_leader_name(name: Any) -> str:
+    """A name that users may lead. Raises ConfigurationError."""
+    if check_name("name", name, 200).startswith("rota."):
+        raise ConfigurationError(f"name cannot be {name!r}: names that begin with 'rota.' are Rota's own.")
+    return str(name)
 
 
 class Leadership:

@@ -48,6 +48,8 @@ class Singleton:
     name: str
     function: Body
     on_held: OnHeld = "wait"
+    #: awaited before anyone tries to lead it
+    when: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
         if not inspect.iscoroutinefunction(self.function):
@@ -108,6 +110,8 @@ class Singletons:
         self._hurried.set()
 
     async def _keep(self, singleton: Singleton) -> None:
+        if singleton.when is not None:
+            await singleton.when()
         leadership = Leadership(self._leads, singleton.name)
         if singleton.on_held == "wait":
             leadership = leadership.wait()

@@ -13,7 +13,16 @@ from rota.clock import boottime
 from rota.postgres.keys import channel
 from rota.postgres.query import Query, nothing, statement
 
-__all__ = ["Probe", "Throttle", "cancel_channel", "lead_channel", "notify", "probe_channel", "wake_channel"]
+__all__ = [
+    "Probe",
+    "Throttle",
+    "cancel_channel",
+    "lead_channel",
+    "notify",
+    "probe_channel",
+    "schedule_channel",
+    "wake_channel",
+]
 
 
 def wake_channel(schema: str) -> str:
@@ -29,6 +38,11 @@ def cancel_channel(schema: str) -> str:
 def lead_channel(schema: str) -> str:
     """Where those who lead or wait to lead hear that something is new; the payload is the name."""
     return channel(schema, "lead")
+
+
+def schedule_channel(schema: str) -> str:
+    """Where whoever leads the scheduler hears that there is something new to do; the payload says nothing."""
+    return channel(schema, "schedule")
 
 
 def probe_channel(schema: str, listener: str) -> str:

@@ -34,6 +34,7 @@ grant execute on function
     {schema}.now(),
     {schema}.notify(text, text),
     {schema}.put_jobs(jsonb, jsonb),
+    {schema}.emit(text, jsonb, jsonb),
     {schema}.enqueue(text, jsonb, text, integer, timestamptz, text[], text, text, integer)
 to {role};
 """
@@ -42,6 +43,9 @@ _WORKER = """
 grant select, insert, update, delete on {schema}.jobs, {schema}.members to {role};
 grant select, insert, update, delete on {schema}.history, {schema}.attempts, {schema}.dead, {schema}.uniques to {role};
 grant select, insert, update, delete on {schema}.leases, {schema}.terms, {schema}.standbys to {role};
+grant select, insert, update, delete on {schema}.schedules, {schema}.schedule_parents, {schema}.schedule_feed to {role};
+grant select, insert, update, delete on {schema}.slots, {schema}.schedule_ends to {role};
+grant usage on sequence {schema}.jobs_id_seq to {role};
 grant select, insert, update on {schema}.retention to {role};
 grant select, insert on {schema}.audit to {role};
 grant select on {schema}.meta, {schema}.migrations to {role};

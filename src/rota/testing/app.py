@@ -39,6 +39,7 @@ class TestRota(Rota):
         if of is not None:
             self.facts, self.tasks, self.task, self.singletons = of.facts, of.tasks, of.task, of.singletons
             self.codec, self.retention = of.codec, of.retention
+            self.declared, self.cron, self.every = of.declared, of.cron, of.every
             self._use(self.settings)
 
     def _make_database(self, settings: Settings, pools: tuple[UserPool, ...]) -> Database:
@@ -141,6 +142,9 @@ _OF_ITS_DATABASE = (
     "database",
     "jobs",
     "dead",
+    "schedules",
+    "emit",
+    "emit_sync",
     "leaders",
     "_address",
     "_intake",
@@ -152,9 +156,9 @@ _OF_ITS_DATABASE = (
 
 @contextlib.contextmanager
 def pointed_at(app: Rota, other: Rota) -> Iterator[None]:
-    """Let an app use the database of another for the length of a block; tasks registered meanwhile are forgotten."""
+    """Let an app use the database of another for the length of a block; tasks and schedules declared meanwhile are forgotten."""
     with _restored(app):
-        tasks = dict(app.tasks)
+        tasks, declared = dict(app.tasks), list(app.declared.said)
         for name in _OF_ITS_DATABASE:
             setattr(app, name, getattr(other, name))
         try:
@@ -162,6 +166,7 @@ def pointed_at(app: Rota, other: Rota) -> Iterator[None]:
         finally:
             app.tasks._tasks.clear()
             app.tasks._tasks.update(tasks)
+            app.declared.said[:] = declared
 
 
 @contextlib.contextmanager

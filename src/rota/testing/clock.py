@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from textwrap import dedent
 
-from rota.postgres.notify import wake_channel
+from rota.postgres.notify import schedule_channel, wake_channel
 from rota.postgres.query import Query, identifier, nothing, statement
 
 __all__ = ["INSTALL_CLOCK", "advance", "install_clock"]
@@ -44,10 +44,14 @@ ADVANCE = statement(
     -- a worker listens for its own queues only, so each that may have become due is named
     select pg_notify(%(channel)s, waiting.queue)
     from moved, (select distinct queue from {schema}.jobs where state = 'queued') as waiting
+    union all
+    select pg_notify(%(schedules)s, '') from moved
     """,
 )
 
 
 def advance(by: timedelta, schema: str) -> Query[None]:
     """Move the clock forward and have all workers look again, in one transaction."""
-    return ADVANCE.query({"by": by, "channel": wake_channel(schema)}, read=nothing)
+    return ADVANCE.query(
+        {"by": by, "channel": wake_channel(schema), "schedules": schedule_channel(schema)}, read=nothing
+    )

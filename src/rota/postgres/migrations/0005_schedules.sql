@@ -1,0 +1,668 @@
+-- older workers: fine
+-- Schedules: what is to run when, the slots that were given out, and what became of them.
+
+alter table {schema}.jobs
+    -- the schedule that put it, and for which moment
+    add column schedule text,
+    add column slot_at timestamptz;
+
+create index jobs_schedule on {schema}.jobs (schedule) where schedule is not null;
+
+alter table {schema}.history add column schedule text, add column slot_at timestamptz;
+alter table {schema}.dead add column schedule text, add column slot_at timestamptz;
+
+create table {schema}.schedules (
+    name text primary key check (length(name) between 1 and 200),
+    -- what each of its jobs gets
+    task text not null check (length(task) between 1 and 500),
+    args jsonb not null default '{}' check (jsonb_typeof(args) = 'object'),
+    version smallint not null default 1,
+    queue text not null default 'default' check (length(queue) between 1 and 200),
+    priority smallint not null default 0,
+    key text,
+    tags text[],
+    redact text[],
+    retention text,
+    lost_limit smallint,
+    -- when: one of these, in the time zone given
+    kind text not null check (kind in ('cron', 'every', 'delay', 'once', 'after', 'event', 'manual')),
+    cron text check ((kind = 'cron') = (cron is not null)),
+    every text check ((kind in ('every', 'delay')) = (every is not null)),
+    -- of a pause between the end of a run and the next, the same once more as the database reads it
+    delay interval check ((kind = 'delay') = (delay is not null)),
+    at timestamptz check ((kind = 'once') = (at is not null)),
+    event text check ((kind = 'event') = (event is not null)),
+    tz text not null default 'UTC',
+    -- where the grid of `every` begins
+    anchor timestamptz not null default {schema}.now(),
+    dst_gap text not null default 'run' check (dst_gap in ('run', 'skip')),
+    dst_overlap text not null default 'once' check (dst_overlap in ('once', 'twice')),
+    -- rules
+    start_at timestamptz,
+    end_at timestamptz,
+    max_runs bigint check (max_runs > 0),
+    jitter interval not null default '0' check (jitter >= interval '0'),
+    exclude jsonb,
+    misfire text not null default 'once' check (misfire in ('once', 'skip', 'all')),
+    misfire_grace interval not null default '1 minute' check (misfire_grace >= interval '0'),
+    misfire_limit integer not null default 100 check (misfire_limit > 0),
+    overlap text not null default 'skip' check (overlap in ('skip', 'queue', 'allow')),
+    -- runs only when a run of its parent says so
+    dormant boolean not null default false,
+    note text,
+    -- how far it has come: the next slot and when that is due, jitter included; null when nothing is to come by itself
+    next_slot timestamptz,
+    next_at timestamptz check (next_at between '0001-01-02 UTC' and '9999-12-30 UTC'),
+    last_slot timestamptz,
+    last_job bigint,
+    runs bigint not null default 0,
+    skipped bigint not null default 0,
+    missed bigint not null default 0,
+    succeeded_at timestamptz,
+    failed_at timestamptz,
+    -- since the last success
+    failures integer not null default 0,
+    paused_at timestamptz,
+    paused_by text,
+    -- why it cannot run, in words; what has a problem is not due until someone puts it right
+    problem text,
+    -- who put it: code carries a digest of what it says. Those that were said before are older, and do not come back by themselves.
+    owner text,
+    digest uuid,
+    digests uuid[] not null default '{}',
+    -- grows whenever someone changes what is above the line
+    revision bigint not null default 1,
+    created_at timestamptz not null default {schema}.now(),
+    updated_at timestamptz not null default {schema}.now(),
+    check ((next_slot is null) = (next_at is null))
+) with (fillfactor = 70);
+
+-- What is due is found here, and nothing is read of what is not.
+create index schedules_due on {schema}.schedules (next_at, name)
+    where next_at is not null and paused_at is null and problem is null;
+create index schedules_declared on {schema}.schedules (name) where digest is not null;
+create index schedules_event on {schema}.schedules (event) where event is not null;
+create index schedules_delay on {schema}.schedules (name) where kind = 'delay' and next_at is null;
+
+create table {schema}.schedule_parents (
+    child text not null references {schema}.schedules on delete cascade,
+    -- may be gone: the child then waits, and says so
+    parent text not null check (parent <> child),
+    primary key (child, parent)
+);
+create index schedule_parents_parent on {schema}.schedule_parents (parent);
+
+-- Successes that a child with several parents has not used yet: it runs when each of them has one.
+create table {schema}.schedule_feed (
+    child text not null references {schema}.schedules on delete cascade,
+    parent text not null,
+    job_id bigint not null,
+    slot_at timestamptz not null,
+    primary key (child, parent, job_id)
+);
+
+-- The runs that were given out. One run per slot: the unique index is the truth, whoever leads.
+create table {schema}.slots (
+    id bigint generated always as identity primary key,
+    schedule text not null,
+    slot_at timestamptz not null,
+    cause text not null check (cause in ('due', 'backfill', 'trigger', 'after', 'event', 'activated')),
+    -- null while it waits for the run before it
+    job_id bigint,
+    -- in place of those of the schedule
+    args jsonb check (jsonb_typeof(args) = 'object'),
+    -- the run of the parent that it follows
+    parent_job bigint,
+    created_at timestamptz not null default {schema}.now()
+);
+create unique index slots_once on {schema}.slots (schedule, slot_at) where cause in ('due', 'backfill');
+create unique index slots_followed on {schema}.slots (schedule, parent_job) where cause = 'after';
+create index slots_waiting on {schema}.slots (schedule, slot_at, id) where job_id is null;
+create index slots_schedule on {schema}.slots (schedule, id);
+
+-- Runs that ended, until the scheduler has drawn its conclusions. Only added to while jobs settle: a row of a schedule that
+-- every settle had to lock would make them wait for each other, in circles too.
+create table {schema}.schedule_ends (
+    id bigint generated always as identity primary key,
+    schedule text not null,
+    job_id bigint not null,
+    slot_at timestamptz,
+    outcome text not null check (outcome in ('succeeded', 'cancelled', 'dead')),
+    ended_at timestamptz not null default {schema}.now()
+);
+
+create function {schema}.note_schedule_end() returns trigger
+    language plpgsql security definer
+    set search_path = pg_catalog, pg_temp
+as $note_schedule_end$
+begin
+    insert into {schema}.schedule_ends (schedule, job_id, slot_at, outcome)
+    values (new.schedule, new.id, new.slot_at, tg_argv[0]);
+    -- somebody waits for it
+    if exists (select from {schema}.schedule_parents as edge where edge.parent = new.schedule)
+       or exists (select from {schema}.slots as slot where slot.schedule = new.schedule and slot.job_id is null)
+       or exists (select from {schema}.schedules as known where known.name = new.schedule and known.kind = 'delay')
+    then
+        perform {schema}.notify('{schedule_channel}', '');
+    end if;
+    return null;
+end
+$note_schedule_end$;
+
+create trigger schedule_succeeded after insert on {schema}.history
+    for each row when (new.schedule is not null and new.state = 'succeeded')
+    execute function {schema}.note_schedule_end('succeeded');
+create trigger schedule_cancelled after insert on {schema}.history
+    for each row when (new.schedule is not null and new.state = 'cancelled')
+    execute function {schema}.note_schedule_end('cancelled');
+create trigger schedule_dead after insert on {schema}.dead
+    for each row when (new.schedule is not null)
+    execute function {schema}.note_schedule_end('dead');
+
+-- Gives these slots a job each and wakes the workers; whoever calls it has locked their schedules.
+create function {schema}.put_slots(ids bigint[]) returns void
+    language sql volatile
+    begin atomic
+        with slot as materialized (
+            select given.id, given.slot_at, given.args, given.schedule,
+                   nextval(pg_get_serial_sequence($name${schema}.jobs$name$, 'id')) as job_id
+            from {schema}.slots as given
+            where given.id = any (ids)
+              and given.job_id is null
+            order by given.slot_at, given.id
+        ), put as (
+            insert into {schema}.jobs as job (
+                id, task, args, version, queue, priority, key, tags, redact, retention, lost_limit, due_at, schedule, slot_at
+            )
+            select
+                slot.job_id, known.task, coalesce(slot.args, known.args), known.version, known.queue, known.priority,
+                known.key, known.tags, known.redact, known.retention, known.lost_limit, {schema}.now(), known.name,
+                slot.slot_at
+            from slot
+            join {schema}.schedules as known on known.name = slot.schedule
+            returning job.id, job.queue, job.schedule
+        ), given as (
+            update {schema}.slots as slots
+            set job_id = slot.job_id,
+                -- the job has them now, and whoever erases it must find no copy
+                args = null
+            from slot
+            where slots.id = slot.id
+        ), last as (
+            update {schema}.schedules as known
+            set last_job = newest.job_id
+            from (select put.schedule, max(put.id) as job_id from put group by put.schedule) as newest
+            where known.name = newest.schedule
+        )
+        select {schema}.notify('{wake_channel}', queues.queue) from (select distinct put.queue from put) as queues;
+    end;
+
+-- Gives out what is due. Each plan was made from a row as it was read; where that has moved on since, or is paused, or is not
+-- due by this clock, nothing happens: whoever was frozen with a plan in hand changes nothing.
+--
+-- The rows are locked first, in one order. What follows sees all that their last holders have committed.
+create function {schema}.fire(plans jsonb)
+    returns table (name text, fired integer, skipped integer, missed integer)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $fire$
+#variable_conflict use_column
+declare
+    clock constant timestamptz := {schema}.now();
+    ids constant regclass := pg_get_serial_sequence($name${schema}.jobs$name$, 'id')::regclass;
+    taken text[];
+begin
+    select array_agg(locked.name) into taken
+    from (
+        select known.name
+        from {schema}.schedules as known
+        join jsonb_to_recordset(plans) as plan(name text, revision bigint, next_at timestamptz)
+          on plan.name = known.name and plan.revision = known.revision and plan.next_at = known.next_at
+        where known.next_at <= clock
+          and known.paused_at is null
+        order by known.name
+        for update of known skip locked
+    ) as locked;
+    if taken is null then
+        return;
+    end if;
+
+    return query
+    with plan as materialized (
+        select
+            known.name, plan.slots, plan.then_slot, plan.then_at, plan.missed, plan.problem, known.overlap = 'allow' as beside,
+            known.overlap = 'skip' and busy.due as skips, busy.anyhow as busy
+        from jsonb_to_recordset(plans) as plan(
+            name text, slots timestamptz[], then_slot timestamptz, then_at timestamptz, missed integer, problem text
+        )
+        join {schema}.schedules as known on known.name = plan.name
+        cross join lateral (
+            select
+                -- a backfill may take long: what is due meanwhile waits behind it, instead of being left out
+                coalesce(bool_or(coalesce(under_way.cause, 'trigger') <> 'backfill'), false), count(*) > 0
+            from (
+                select slot.cause
+                from {schema}.jobs as live
+                left join {schema}.slots as slot
+                  on slot.schedule = live.schedule and slot.slot_at = live.slot_at and slot.cause in ('due', 'backfill')
+                where live.schedule = known.name
+                union all
+                (
+                    select waits.cause
+                    from {schema}.slots as waits
+                    where waits.schedule = known.name
+                      and waits.job_id is null
+                    -- the newest, as what is due stands behind what is filled in
+                    order by waits.slot_at desc, waits.id desc
+                    limit 1
+                )
+            ) as under_way
+        ) as busy(due, anyhow)
+        where known.name = any (taken)
+    ), put as (
+        insert into {schema}.slots as slot (schedule, slot_at, cause, job_id)
+        select
+            plan.name, given.slot_at, 'due',
+            -- the first runs now unless it must wait, and with it all that may run beside each other
+            case when plan.beside or (given.turn = 1 and not plan.busy) then nextval(ids) end
+        from plan
+        cross join lateral unnest(plan.slots) with ordinality as given(slot_at, turn)
+        where not plan.skips
+        order by given.slot_at, plan.name
+        on conflict (schedule, slot_at) where cause in ('due', 'backfill') do nothing
+        returning slot.schedule, slot.slot_at, slot.job_id
+    ), started as (
+        insert into {schema}.jobs as job (
+            id, task, args, version, queue, priority, key, tags, redact, retention, lost_limit, due_at, schedule, slot_at
+        )
+        select
+            put.job_id, known.task, known.args, known.version, known.queue, known.priority, known.key, known.tags,
+            known.redact, known.retention, known.lost_limit, clock, known.name, put.slot_at
+        from put
+        join {schema}.schedules as known on known.name = put.schedule
+        where put.job_id is not null
+        returning job.queue
+    ), woken as materialized (
+        select count({schema}.notify('{wake_channel}', queues.queue)) from (select distinct started.queue from started) as queues
+    ), counted as materialized (
+        -- by name in one value: PostgreSQL believes that these are few, and would go through all of them for each
+        select
+            coalesce(jsonb_object_agg(each.schedule, each.runs), '{}') as runs,
+            coalesce(jsonb_object_agg(each.schedule, each.last_job), '{}') as last_job
+        from (select put.schedule, count(*) as runs, max(put.job_id) as last_job from put group by put.schedule) as each
+    )
+    update {schema}.schedules as known
+    set next_slot = plan.then_slot,
+        next_at = plan.then_at,
+        last_slot = greatest(known.last_slot, (select max(given) from unnest(plan.slots) as given)),
+        last_job = coalesce((counted.last_job ->> known.name)::bigint, known.last_job),
+        runs = known.runs + coalesce((counted.runs ->> known.name)::bigint, 0),
+        skipped = known.skipped + case when plan.skips then cardinality(plan.slots) else 0 end,
+        missed = known.missed + plan.missed,
+        problem = plan.problem
+    from plan
+    cross join counted
+    cross join woken
+    where known.name = plan.name
+    returning
+        known.name, coalesce((counted.runs ->> known.name)::integer, 0), case when plan.skips then cardinality(plan.slots) else 0 end, plan.missed;
+end
+$fire$;
+
+-- Lets waiting runs begin whose turn has come; returns how many.
+create function {schema}.release_slots(most integer) returns integer
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $release_slots$
+declare
+    taken text[];
+    given bigint[];
+begin
+    select array_agg(locked.name) into taken
+    from (
+        select known.name
+        from {schema}.schedules as known
+        where known.name = any (array(
+            -- from one schedule that waits to the next, however much waits in each
+            with recursive waiting as (
+                (select slot.schedule from {schema}.slots as slot where slot.job_id is null order by slot.schedule limit 1)
+                union all
+                select next.schedule
+                from waiting
+                cross join lateral (
+                    select slot.schedule
+                    from {schema}.slots as slot
+                    where slot.job_id is null
+                      and slot.schedule > waiting.schedule
+                    order by slot.schedule
+                    limit 1
+                ) as next
+            )
+            select waiting.schedule
+            from waiting
+            join {schema}.schedules as known on known.name = waiting.schedule
+            where known.paused_at is null
+              and (
+                  known.overlap = 'allow'
+                  or not exists (select from {schema}.jobs as live where live.schedule = waiting.schedule)
+              )
+            limit most
+        ))
+        order by known.name
+        for update of known skip locked
+    ) as locked;
+
+    select array_agg(slot.id) into given
+    from unnest(taken) as ours(name)
+    join {schema}.schedules as known on known.name = ours.name
+    cross join lateral (
+        select waits.id
+        from {schema}.slots as waits
+        where waits.schedule = known.name
+          and waits.job_id is null
+          and (
+              known.overlap = 'allow'
+              or not exists (select from {schema}.jobs as live where live.schedule = known.name)
+          )
+        order by waits.slot_at, waits.id
+        limit case when known.overlap = 'allow' then most else 1 end
+    ) as slot;
+    if given is not null then
+        perform {schema}.put_slots(given);
+    end if;
+    return coalesce(cardinality(given), 0);
+end
+$release_slots$;
+
+-- Draws conclusions from runs that ended: what their schedules have come to, which children follow, when a pause is over.
+-- Returns how many it has taken.
+create function {schema}.conclude_schedules(most integer) returns integer
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $conclude_schedules$
+declare
+    ends jsonb;
+    hungry record;
+begin
+    with taken as (
+        delete from {schema}.schedule_ends
+        where id = any (array(
+            select ended.id from {schema}.schedule_ends as ended order by ended.id limit most for update skip locked
+        ))
+        returning id, schedule, job_id, slot_at, outcome, ended_at
+    )
+    select jsonb_agg(to_jsonb(taken) order by taken.id) into ends from taken;
+    if ends is null then
+        return 0;
+    end if;
+
+    perform
+    from {schema}.schedules as known
+    where known.name in (
+        select ended.schedule from jsonb_to_recordset(ends) as ended(schedule text)
+        union
+        select edge.child
+        from jsonb_to_recordset(ends) as ended(schedule text, outcome text)
+        join {schema}.schedule_parents as edge on edge.parent = ended.schedule
+        where ended.outcome = 'succeeded'
+    )
+    order by known.name
+    for update;
+
+    update {schema}.schedules as known
+    set succeeded_at = greatest(known.succeeded_at, told.succeeded_at),
+        failed_at = greatest(known.failed_at, told.failed_at),
+        failures = case when told.succeeded_at is null then known.failures else 0 end + told.failures,
+        next_slot = case when told.pause_from is null then known.next_slot else told.pause_from + known.delay end,
+        next_at = case when told.pause_from is null then known.next_at else told.pause_from + known.delay end
+    from (
+        select
+            ended.schedule,
+            max(ended.ended_at) filter (where ended.outcome = 'succeeded') as succeeded_at,
+            max(ended.ended_at) filter (where ended.outcome = 'dead') as failed_at,
+            -- those that came after the last success
+            count(*) filter (where ended.outcome = 'dead' and ended.id > coalesce(ended.good, 0)) as failures,
+            case
+                when known.kind = 'delay'
+                 and known.next_at is null
+                 and (known.max_runs is null or known.runs < known.max_runs)
+                 and (known.end_at is null or max(ended.ended_at) + known.delay < known.end_at)
+                 and not exists (select from {schema}.jobs as live where live.schedule = ended.schedule)
+                then max(ended.ended_at)
+            end as pause_from
+        from (
+            select told.*, max(told.id) filter (where told.outcome = 'succeeded') over (partition by told.schedule) as good
+            from jsonb_to_recordset(ends) as told(id bigint, schedule text, outcome text, ended_at timestamptz)
+        ) as ended
+        join {schema}.schedules as known on known.name = ended.schedule
+        group by ended.schedule, known.kind, known.next_at, known.max_runs, known.runs, known.end_at, known.delay
+    ) as told
+    where known.name = told.schedule;
+
+    -- each success is worth one run to each child, and is used once
+    insert into {schema}.schedule_feed (child, parent, job_id, slot_at)
+    select edge.child, edge.parent, ended.job_id, coalesce(ended.slot_at, ended.ended_at)
+    from jsonb_to_recordset(ends) as ended(
+        schedule text, job_id bigint, slot_at timestamptz, outcome text, ended_at timestamptz
+    )
+    join {schema}.schedule_parents as edge on edge.parent = ended.schedule
+    join {schema}.schedules as child on child.name = edge.child
+    where ended.outcome = 'succeeded'
+      and child.paused_at is null
+      and not child.dormant
+      and (child.start_at is null or ended.ended_at >= child.start_at)
+      and (child.end_at is null or ended.ended_at < child.end_at)
+    on conflict do nothing;
+
+    for hungry in
+        select distinct edge.child
+        from jsonb_to_recordset(ends) as ended(schedule text, outcome text)
+        join {schema}.schedule_parents as edge on edge.parent = ended.schedule
+        where ended.outcome = 'succeeded'
+        order by edge.child
+    loop
+        perform {schema}.feed_child(hungry.child);
+    end loop;
+    return jsonb_array_length(ends);
+end
+$conclude_schedules$;
+
+-- Turns successes into runs of a child, as long as each of its parents has one to give. The caller has locked its row.
+create function {schema}.feed_child(child text) returns void
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $feed_child$
+declare
+    eaten record;
+begin
+    loop
+        -- the oldest of each parent, or nothing
+        select max(oldest.slot_at) as slot_at, max(oldest.job_id) as parent_job, count(*) = count(oldest.job_id) as full
+        into eaten
+        from {schema}.schedule_parents as edge
+        left join lateral (
+            select feed.job_id, feed.slot_at
+            from {schema}.schedule_feed as feed
+            where feed.child = edge.child
+              and feed.parent = edge.parent
+            order by feed.job_id
+            limit 1
+        ) as oldest on true
+        where edge.child = feed_child.child;
+        exit when eaten.full is not true;
+
+        delete from {schema}.schedule_feed as feed
+        using (
+            select first.parent, min(first.job_id) as job_id
+            from {schema}.schedule_feed as first
+            where first.child = feed_child.child
+            group by first.parent
+        ) as oldest
+        where feed.child = feed_child.child
+          and feed.parent = oldest.parent
+          and feed.job_id = oldest.job_id;
+
+        update {schema}.schedules as known
+        set runs = known.runs + 1,
+            last_slot = greatest(known.last_slot, eaten.slot_at)
+        where known.name = feed_child.child
+          and (known.max_runs is null or known.runs < known.max_runs);
+        if found then
+            insert into {schema}.slots (schedule, slot_at, cause, parent_job)
+            values (feed_child.child, eaten.slot_at, 'after', eaten.parent_job)
+            on conflict do nothing;
+        end if;
+    end loop;
+end
+$feed_child$;
+
+-- Runs the schedules that listen to this event, in the caller's transaction; returns how many. The payload goes over the
+-- arguments of each, name by name. Arguments that a codec keeps from us come in `whole`, by the names of the schedules.
+create function {schema}.emit(event text, payload jsonb default '{}', whole jsonb default null) returns integer
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+as $emit$
+declare
+    clock constant timestamptz := {schema}.now();
+    told integer;
+begin
+    if jsonb_typeof(payload) <> 'object' then
+        raise invalid_parameter_value using
+            message = format('the payload of event %L is no JSON object', event),
+            hint = 'It goes over the arguments of the tasks that listen, name by name: {"order_id": 7}.';
+    end if;
+    if whole is null and exists (
+        select from {schema}.schedules as listens where listens.event = emit.event and listens.args ? 'rota:coded'
+    ) then
+        raise feature_not_supported using
+            message = format('event %L cannot be emitted from SQL: a codec keeps the arguments of those that listen', event),
+            hint = 'Emit it from an app that has the codec: app.emit(...).';
+    end if;
+    insert into {schema}.slots (schedule, slot_at, cause, args)
+    select listens.name, clock, 'event', coalesce(whole -> listens.name, listens.args || emit.payload)
+    from {schema}.schedules as listens
+    where listens.event = emit.event
+      and listens.paused_at is null
+      and (listens.start_at is null or clock >= listens.start_at)
+      and (listens.end_at is null or clock < listens.end_at)
+      and (whole is null or whole ? listens.name);
+    get diagnostics told = row_count;
+    if told > 0 then
+        perform {schema}.notify('{schedule_channel}', '');
+    end if;
+    return told;
+end
+$emit$;
+
+-- Gives a dormant schedule a run, on behalf of a run of one of its parents. Returns what came of it: activated; busy, when it
+-- has one already or is paused; or why it may not be: lost (the claim), unknown, awake, stranger.
+create function {schema}.activate_schedule(name text, job bigint, token bigint, args jsonb default null) returns text
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $activate_schedule$
+declare
+    ours record;
+    known record;
+begin
+    select running.schedule, coalesce(running.slot_at, {schema}.now()) as slot_at into ours
+    from {schema}.jobs as running
+    where running.id = activate_schedule.job
+      and running.token = activate_schedule.token
+      and running.state = 'running';
+    if not found then
+        return 'lost';
+    end if;
+    -- one at a time: the second finds what the first has put
+    select child.dormant, child.paused_at into known
+    from {schema}.schedules as child
+    where child.name = activate_schedule.name
+    for no key update;
+    if not found then
+        return 'unknown';
+    elsif not known.dormant then
+        return 'awake';
+    elsif not exists (
+        select from {schema}.schedule_parents as edge
+        where edge.child = activate_schedule.name
+          and edge.parent = ours.schedule
+    ) then
+        return 'stranger';
+    elsif known.paused_at is not null
+        or exists (select from {schema}.jobs as live where live.schedule = activate_schedule.name)
+        or exists (select from {schema}.slots as waits where waits.schedule = activate_schedule.name and waits.job_id is null)
+    then
+        return 'busy';
+    end if;
+    insert into {schema}.slots (schedule, slot_at, cause, args, parent_job)
+    values (activate_schedule.name, ours.slot_at, 'activated', activate_schedule.args, activate_schedule.job);
+    perform {schema}.notify('{schedule_channel}', '');
+    return 'activated';
+end
+$activate_schedule$;
+
+-- Runs a schedule by hand, whatever its rules say. One that was asked for before, with the same arguments, and waits to
+-- begin is not doubled. Returns no row for a name that is not there.
+create function {schema}.trigger_schedule(name text, args jsonb default null, due_at timestamptz default null)
+    returns table (job_id bigint, existing boolean)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $trigger_schedule$
+#variable_conflict use_column
+declare
+    clock constant timestamptz := {schema}.now();
+    made bigint;
+begin
+    perform from {schema}.schedules as known where known.name = trigger_schedule.name for no key update;
+    if not found then
+        return;
+    end if;
+
+    select job.id into job_id
+    from {schema}.jobs as job
+    join {schema}.schedules as known on known.name = job.schedule
+    where job.schedule = trigger_schedule.name
+      and job.state in ('queued', 'blocked')
+      and job.attempt = 0
+      and job.args = coalesce(trigger_schedule.args, known.args)
+      -- asked for at once, it is not one that waits for later
+      and case when trigger_schedule.due_at > clock then job.due_at = trigger_schedule.due_at else job.due_at <= clock end
+    order by job.id
+    limit 1;
+    existing := found;
+    if not existing then
+        insert into {schema}.slots (schedule, slot_at, cause, args)
+        values (trigger_schedule.name, coalesce(trigger_schedule.due_at, clock), 'trigger', trigger_schedule.args)
+        returning id into made;
+        perform {schema}.put_slots(array[made]);
+        select slot.job_id into job_id from {schema}.slots as slot where slot.id = made;
+        if trigger_schedule.due_at > clock then
+            update {schema}.jobs as job set due_at = trigger_schedule.due_at where job.id = trigger_schedule.job_id;
+        end if;
+    end if;
+    return next;
+end
+$trigger_schedule$;
+
+-- Forgets runs that are older than the history of standard jobs is; returns how many. What waits stays.
+create function {schema}.prune_slots(most integer) returns integer
+    language sql volatile
+    begin atomic
+        with gone as (
+            delete from {schema}.slots
+            where id = any (array(
+                select oldest.id
+                from (
+                    select slot.id, slot.created_at
+                    from {schema}.slots as slot
+                    where slot.job_id is not null
+                    order by slot.id
+                    limit most
+                ) as oldest
+                where oldest.created_at < {schema}.now() - (
+                    select rules.history from {schema}.retention as rules where rules.class = 'standard'
+                )
+            ))
+            returning id
+        )
+        select count(*)::integer from gone;
+    end;

@@ -1,0 +1,215 @@
+"""What is due, and giving it out: the statements of the scheduler.
+
+No transaction stays open while Python works out what comes next. The rows are read, plans are made, and one statement carries
+them out, each only if its row is still as it was read. So any number of processes may do this at once, and one that was
+frozen in the middle changes nothing when it wakes; that one process leads only saves work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from rota.postgres.query import Query, many, one, scalar, statement
+from rota.schedules.misfire import Misfire
+
+__all__ = [
+    "DueSchedule",
+    "Fired",
+    "Horizon",
+    "Plan",
+    "conclude",
+    "find_due",
+    "fire",
+    "look_ahead",
+    "prune_slots",
+    "release",
+    "resume_pauses",
+]
+
+
+class DueSchedule(NamedTuple):
+    """A schedule whose time has come, as it was read: what its plan is made from. `now` is the database's clock."""
+
+    name: str
+    revision: int
+    task: str
+    args: str
+    version: int
+    kind: str
+    cron: str | None
+    every: str | None
+    at: datetime | None
+    tz: str
+    anchor: datetime
+    dst_gap: str
+    dst_overlap: str
+    start_at: datetime | None
+    end_at: datetime | None
+    max_runs: int | None
+    jitter: timedelta
+    exclude: Any
+    misfire: Misfire
+    misfire_grace: timedelta
+    misfire_limit: int
+    next_slot: datetime
+    next_at: datetime
+    last_slot: datetime | None
+    runs: int
+    delay: timedelta | None
+    now: datetime
+
+
+FIND_DUE = statement(
+    "find_due_schedules",
+    """
+    select
+        due.name, due.revision, due.task, due.args::text, due.version, due.kind, due.cron, due.every, due.at, due.tz,
+        due.anchor, due.dst_gap, due.dst_overlap, due.start_at, due.end_at, due.max_runs, due.jitter, due.exclude,
+        due.misfire, due.misfire_grace, due.misfire_limit, due.next_slot, due.next_at, due.last_slot, due.runs, due.delay,
+        {schema}.now()
+    from {schema}.schedules as due
+    where due.next_at <= (select {schema}.now())
+      and due.paused_at is null
+      and due.problem is null
+    order by due.next_at, due.name
+    limit %(limit)s
+    """,
+)
+
+
+def find_due(limit: int) -> Query[list[DueSchedule]]:
+    """The schedules that are due, the longest first."""
+    return FIND_DUE.query({"limit": limit}, read=lambda rows: [DueSchedule._make(row) for row in rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to become of a due schedule: the slots that run, and what comes after them; or why it cannot go on."""
+
+    name: str
+    revision: int
+    next_at: datetime
+    slots: Sequence[datetime]
+    then_slot: datetime | None
+    then_at: datetime | None
+    missed: int = 0
+    problem: str | None = None
+
+
+class Fired(NamedTuple):
+    """What a plan came to: so many runs were given out, left out since another was under way, and missed."""
+
+    name: str
+    fired: int
+    skipped: int
+    missed: int
+
+
+FIRE = statement("fire", "select name, fired, skipped, missed from {schema}.fire(%(plans)s::text::jsonb)")
+
+
+def fire(plans: Sequence[Plan]) -> Query[list[Fired]]:
+    """Carry out the plans whose schedules are still as they were read; returns what they came to."""
+    told = [
+        {
+            "name": plan.name,
+            "revision": plan.revision,
+            "next_at": plan.next_at.isoformat(),
+            "slots": [slot.isoformat() for slot in plan.slots],
+            "then_slot": None if plan.then_slot is None else plan.then_slot.isoformat(),
+            "then_at": None if plan.then_at is None else plan.then_at.isoformat(),
+            "missed": plan.missed,
+            "problem": plan.problem,
+        }
+        for plan in plans
+    ]
+    return FIRE.query({"plans": json.dumps(told)}, read=many(Fired))
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """When the next schedule is due, in seconds, and whether anything else waits for the scheduler."""
+
+    due_in: float | None
+    ends: bool
+    waiting: bool
+
+
+LOOK_AHEAD = statement(
+    "look_ahead",
+    """
+    select
+        (
+            select extract(epoch from next.next_at - (select {schema}.now()))::float8
+            from {schema}.schedules as next
+            where next.next_at is not null
+              and next.paused_at is null
+              and next.problem is null
+            order by next.next_at, next.name
+            limit 1
+        ),
+        exists (select from {schema}.schedule_ends),
+        exists (select from {schema}.slots where job_id is null)
+    """,
+)
+
+
+def look_ahead() -> Query[Horizon]:
+    """What the scheduler is to do next, and when."""
+    return LOOK_AHEAD.query(read=one(Horizon))
+
+
+CONCLUDE = statement("conclude_schedules", "select {schema}.conclude_schedules(%(most)s)")
+
+
+def conclude(most: int) -> Query[int]:
+    """Draw conclusions from runs that ended: children that follow, pauses that begin; returns how many were looked at."""
+    return CONCLUDE.query({"most": most}, read=scalar)
+
+
+RELEASE = statement("release_slots", "select {schema}.release_slots(%(most)s)")
+
+
+def release(most: int) -> Query[int]:
+    """Let runs begin that waited for another to end; returns how many."""
+    return RELEASE.query({"most": most}, read=scalar)
+
+
+PRUNE = statement("prune_slots", "select {schema}.prune_slots(%(most)s)")
+
+
+def prune_slots(most: int) -> Query[int]:
+    """Forget runs that are as old as history; returns how many."""
+    return PRUNE.query({"most": most}, read=scalar)
+
+
+RESUME_PAUSES = statement(
+    "resume_pauses",
+    """
+    with resumed as (
+        update {schema}.schedules as known
+        set next_slot = {schema}.now() + known.delay,
+            next_at = {schema}.now() + known.delay
+        where known.kind = 'delay'
+          and known.next_at is null
+          and known.paused_at is null
+          and known.problem is null
+          and (known.max_runs is null or known.runs < known.max_runs)
+          and (known.end_at is null or {schema}.now() + known.delay < known.end_at)
+          and not exists (select from {schema}.jobs as live where live.schedule = known.name)
+          and not exists (select from {schema}.slots as waits where waits.schedule = known.name and waits.job_id is null)
+          and not exists (select from {schema}.schedule_ends as ended where ended.schedule = known.name)
+        returning known.name
+    )
+    select count(*) from resumed
+    """,
+)
+
+
+def resume_pauses() -> Query[int]:
+    """Begin the pause of schedules whose last run is nowhere to be found, as one that was erased; returns how many."""
+    return RESUME_PAUSES.query(read=scalar)

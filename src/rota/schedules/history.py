@@ -1,0 +1,67 @@
+"""The runs of a schedule, each with what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from rota.jobs.inspect import check_page
+from rota.jobs.job import JobId
+from rota.postgres.query import Query, many, statement
+
+__all__ = ["ScheduleRun", "list_runs"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRun:
+    """A run that was given out. `slot_at` is the moment it stands for, `cause` why there is it: due, backfill, trigger, after,
+    event or activated. `state` is that of its job; or waiting, for the run before it; or forgotten, when history has dropped it.
+    """
+
+    id: int
+    slot_at: datetime
+    cause: str
+    state: str
+    job: JobId | None
+    attempt: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: str | None
+    #: the run of a parent that it follows
+    parent_job: JobId | None
+
+
+LIST_RUNS = statement(
+    "list_runs",
+    """
+    select
+        slot.id, slot.slot_at, slot.cause,
+        case when slot.job_id is null then 'waiting' else coalesce(job.state, done.state, dead.state, 'forgotten') end,
+        slot.job_id, coalesce(job.attempt, done.attempt, dead.attempt, 0), slot.created_at,
+        coalesce(job.claimed_at, done.started_at), coalesce(done.finished_at, dead.died_at), dead.error, slot.parent_job
+    from (
+        select *
+        from {schema}.slots as slot
+        where slot.schedule = %(name)s
+          and (%(after)s::bigint is null or slot.id < %(after)s)
+        order by slot.id desc
+        limit %(limit)s
+    ) as slot
+    left join {schema}.jobs as job on job.id = slot.job_id
+    left join {schema}.history as done on done.id = slot.job_id
+    left join lateral (
+        select
+            'dead' as state, letter.attempt, letter.died_at, concat_ws(': ', letter.error_type, letter.error_message) as error
+        from {schema}.dead as letter
+        where letter.id = slot.job_id
+    ) as dead on true
+    order by slot.id desc
+    """,
+)
+
+
+def list_runs(name: str, *, limit: int, after: int | None) -> Query[list[ScheduleRun]]:
+    """Its runs, the newest first; `after` is the last id of the page before."""
+    check_page(limit, after)
+    return LIST_RUNS.query({"name": name, "limit": limit, "after": after}, read=many(ScheduleRun))

@@ -1,0 +1,199 @@
+"""What people do to schedules by hand, from any process. Each is on record, and told to whoever leads the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from rota.errors import ConfigurationError, NotPossible, ScheduleNotFound
+from rota.jobs.inspect import get_job
+from rota.jobs.job import Job, Owner
+from rota.postgres.audit import record
+from rota.postgres.notify import notify, schedule_channel
+from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
+from rota.schedules.definition import timing_of
+from rota.schedules.put import next_slot
+from rota.schedules.store import StoredSchedule, delete_rows, lock_definitions, lock_rows, read_rows
+from rota.schedules.timing import jittered
+from rota.schedules.zones import INSTANT, aware
+
+__all__ = [
+    "backfill_schedule",
+    "delete_schedule",
+    "find_schedule",
+    "pause_schedule",
+    "resume_schedule",
+    "skip_slot",
+    "trigger_schedule",
+]
+
+
+def find_schedule(name: str, *, lock: bool = True) -> Steps[StoredSchedule]:
+    """Its row, which then stays as it is until the transaction ends. Raises ScheduleNotFound."""
+    if lock:
+        yield lock_rows([name])
+    rows: dict[str, StoredSchedule] = yield read_rows([name])
+    if name not in rows:
+        raise ScheduleNotFound(f"There is no schedule {name!r}: it was never put here, or it was deleted.")
+    return rows[name]
+
+
+def _tell(schema: str, actor: str, action: str, name: str, **details: Any) -> Steps[None]:
+    yield record(actor, f"schedule.{action}", {"schedule": name, **details})
+    yield notify(schedule_channel(schema), "")
+
+
+PAUSE = statement(
+    "pause_schedule",
+    """
+    update {schema}.schedules
+    set paused_at = {schema}.now(),
+        paused_by = %(by)s
+    where name = %(name)s
+    """,
+)
+
+
+def pause_schedule(name: str, schema: str, actor: str) -> Steps[None]:
+    """Have it run no more, until it is resumed. One that is paused stays so, by whom it was."""
+    row = yield from find_schedule(name)
+    if row.paused_at is None:
+        yield PAUSE.query({"name": name, "by": actor}, read=nothing)
+        yield from _tell(schema, actor, "pause", name)
+
+
+RESUME = statement(
+    "resume_schedule",
+    """
+    update {schema}.schedules
+    set paused_at = null,
+        paused_by = null,
+        next_slot = %(next_slot)s,
+        next_at = %(next_at)s
+    where name = %(name)s
+    """,
+)
+
+
+def resume_schedule(name: str, schema: str, actor: str) -> Steps[None]:
+    """Have it run again, from the first slot that is still to come: those of the pause are not made up for."""
+    row = yield from find_schedule(name)
+    if row.paused_at is None:
+        return
+    slot, at = row.next_slot, row.next_at
+    if slot is not None and slot <= row.now and row.kind in ("cron", "every", "once"):
+        slot = None if row.kind == "once" else next_slot(row, row, row.anchor, row.now)
+        at = None if slot is None else jittered(name, slot, row.jitter)
+    yield RESUME.query({"name": name, "next_slot": slot, "next_at": at}, read=nothing)
+    yield from _tell(schema, actor, "resume", name)
+
+
+SKIP = statement(
+    "skip_slot",
+    """
+    update {schema}.schedules
+    set last_slot = greatest(last_slot, next_slot),
+        next_slot = %(next_slot)s,
+        next_at = %(next_at)s,
+        skipped = skipped + 1
+    where name = %(name)s
+    """,
+)
+
+
+def skip_slot(name: str, schema: str, actor: str) -> Steps[datetime]:
+    """Leave out the next slot, and return it. Raises NotPossible where no slot is to come."""
+    row = yield from find_schedule(name)
+    if row.next_slot is None:
+        raise NotPossible(
+            f"Schedule {name!r} has no next slot to leave out: "
+            + ("it has ended, or waits for a run to end." if row.kind in _TIMED else f"it is of kind {row.kind!r}.")
+        )
+    then = None if row.kind == "once" else timing_of(row, row.anchor).next(row.next_slot)
+    at = None if then is None else jittered(name, then, row.jitter)
+    yield SKIP.query({"name": name, "next_slot": then, "next_at": at}, read=nothing)
+    yield from _tell(schema, actor, "skip", name, slot=row.next_slot.isoformat())
+    return row.next_slot
+
+
+_TIMED = ("cron", "every", "delay", "once")
+
+
+def delete_schedule(name: str, schema: str, actor: str) -> Steps[None]:
+    """Delete it with what waits of it; jobs that are queued or running go on, and its history stays."""
+    yield lock_definitions(schema)
+    yield from find_schedule(name)
+    yield delete_rows([name])
+    yield from _tell(schema, actor, "delete", name)
+
+
+TRIGGER = statement(
+    "trigger_schedule",
+    """
+    select made.job_id, made.existing
+    from {schema}.trigger_schedule(
+        %(name)s::text, %(args)s::text::jsonb,
+        coalesce(%(at)s::timestamptz, {schema}.now() + %(delay)s::float8 * interval '1 second')
+    ) as made
+    """,
+)
+
+
+def trigger_schedule(
+    row: StoredSchedule, args: str | None, *, at: datetime | None, delay: float | None, actor: str, app: Owner
+) -> Steps[Job[Any]]:
+    """Have a run of it by hand, whatever its rules say; or the one that was asked for before and has not begun."""
+    made: Row | None = yield TRIGGER.query(
+        {"name": row.name, "args": args, "at": at, "delay": delay}, read=lambda rows: rows[0] if rows else None
+    )
+    if made is None:
+        raise ScheduleNotFound(f"Schedule {row.name!r} was deleted just now.")
+    made_id, existing = made
+    if not existing:
+        yield record(actor, "schedule.trigger", {"schedule": row.name, "job": made_id})
+    job: Job[Any] = yield get_job(made_id, app)
+    return replace(job, existing=existing)
+
+
+PUT_SLOTS = statement(
+    "put_backfill",
+    """
+    with put as (
+        insert into {schema}.slots (schedule, slot_at, cause)
+        select %(name)s, slot.at, 'backfill'
+        from unnest(%(slots)s::timestamptz[]) as slot(at)
+        -- what has run, or is to, does not run again
+        on conflict (schedule, slot_at) where cause in ('due', 'backfill') do nothing
+        returning id
+    )
+    select count(*) from put
+    """,
+)
+
+
+def _put_backfill(name: str, slots: Sequence[datetime]) -> Query[int]:
+    return PUT_SLOTS.query({"name": name, "slots": list(slots)}, read=scalar)
+
+
+def backfill_schedule(name: str, start: datetime, end: datetime, *, limit: int, schema: str, actor: str) -> Steps[int]:
+    """Run the slots from `start` to before `end` that have not run, and none that is still to come; returns how many."""
+    begin, until = aware(start, "start"), aware(end, "end")
+    if begin >= until:
+        raise ConfigurationError(f"There is nothing between start={start!r} and end={end!r}: start is the earlier one.")
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= 100_000:
+        raise ConfigurationError(f"limit cannot be {limit!r}: it is a number from 1 to 100000.")
+    row = yield from find_schedule(name)
+    if row.kind not in ("cron", "every"):
+        raise NotPossible(f"Schedule {name!r} has no slots to fill: only those with cron= or every= have.")
+    slots = timing_of(row, row.anchor).between(begin, min(until, row.now + INSTANT), limit + 1)
+    if len(slots) > limit:
+        raise ConfigurationError(
+            f"Schedule {name!r} has more than {limit} slots from {begin.isoformat()} to {until.isoformat()}. Give a shorter range, or "
+            "a higher limit=."
+        )
+    put: int = (yield _put_backfill(name, slots)) if slots else 0
+    if put:
+        yield from _tell(schema, actor, "backfill", name, slots=put, start=begin.isoformat(), end=until.isoformat())
+    return put

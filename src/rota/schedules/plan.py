@@ -1,0 +1,62 @@
+"""What is to become of a schedule that is due: which of its slots run, and when it is due again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rota.errors import RotaError
+from rota.schedules.due import DueSchedule, Plan
+from rota.schedules.misfire import decide
+from rota.schedules.timing import Timing, jittered
+
+__all__ = ["make_plan"]
+
+
+def make_plan(due: DueSchedule, check: Callable[[DueSchedule], None]) -> Plan:
+    """The plan for a schedule. One that cannot go on, or that `check` refuses, has its reason for a plan: no other waits for it."""
+    try:
+        check(due)
+        return _planned(due)
+    except RotaError as error:
+        problem = str(error)
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # someone wrote something else into the row
+        problem = f"{type(error).__name__}: {error}"
+    return Plan(due.name, due.revision, due.next_at, (), None, None, problem=problem[:2000])
+
+
+def _planned(due: DueSchedule) -> Plan:
+    timing = Timing.from_json(
+        due.kind,
+        {
+            "cron": due.cron,
+            "every": due.every,
+            "at": due.at,
+            "tz": due.tz,
+            "anchor": due.anchor,
+            "gap": due.dst_gap,
+            "overlap": due.dst_overlap,
+            "start_at": due.start_at,
+            "end_at": due.end_at,
+            "exclude": due.exclude,
+        },
+        due.name,
+    )
+    if due.kind == "delay" and timing.leaves_out(due.next_slot):
+        # the database, which says when a pause is over, knows nothing of what is left out
+        then = timing.next(due.now)
+        return Plan(due.name, due.revision, due.next_at, (), then, then)
+    decision = decide(
+        timing,
+        due.next_slot,
+        due.now,
+        misfire=due.misfire,
+        grace=due.misfire_grace,
+        limit=due.misfire_limit,
+        name=due.name,
+        jitter=due.jitter,
+    )
+    slots, then = decision.fire, decision.next_slot
+    if due.max_runs is not None and len(slots) >= due.max_runs - due.runs:
+        slots, then = slots[: max(0, due.max_runs - due.runs)], None
+    at = None if then is None else jittered(due.name, then, due.jitter)
+    return Plan(due.name, due.revision, due.next_at, slots, then, at, missed=decision.missed)

@@ -1,0 +1,324 @@
+"""`app.schedules`: schedules as rows, in both colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Page
+from datetime import datetime
+from typing import Any, Unpack
+
+from rota.clock import Duration
+from rota.errors import ConfigurationError, ScheduleNotFound
+from rota.jobs.codec import Codec
+from rota.jobs.definition import Task
+from rota.jobs.enqueue import check_at, check_delay
+from rota.jobs.job import Job, Owner
+from rota.postgres.audit import actor
+from rota.postgres.names import check_name
+from rota.postgres.pool import Database
+from rota.postgres.query import Steps
+from rota.schedules.arguments import laid_over
+from rota.schedules.definition import ScheduleDefinition, ScheduleOptions, check_schedule_name, define
+from rota.schedules.gather import gather
+from rota.schedules.history import ScheduleRun, list_runs
+from rota.schedules.operate import (
+    backfill_schedule,
+    delete_schedule,
+    find_schedule,
+    pause_schedule,
+    resume_schedule,
+    skip_slot,
+    trigger_schedule,
+)
+from rota.schedules.preview import preview_slots
+from rota.schedules.put import SchedulesPut, put_schedules
+from rota.schedules.view import Schedule, get_schedule, list_schedules
+
+__all__ = ["Schedules"]
+
+
+class Schedules:
+    """Put schedules at run time, look at them, and change what becomes of them.
+
+    `by` is who is on record for a change; by default this process. With `dry_run` nothing is changed, and what is returned or
+    raised is what would be.
+    """
+
+    def __init__(
+        self, database: Database, tasks: Mapping[str, Task[..., Any]], codec: Codec | None, app: Owner
+    ) -> None:
+        self._database = database
+        self._tasks = tasks
+        self._codec = codec
+        self._app = app
+
+    def define(
+        self,
+        name: str,
+        *,
+        task: Task[..., Any] | str,
+        args: Mapping[str, Any] | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleDefinition:
+        """A schedule as a value, checked: for put_many and preview. Raises ConfigurationError or InvalidArguments."""
+        return define(name, task, args, options, self._tasks)
+
+    async def put(
+        self,
+        name: str,
+        *,
+        task: Task[..., Any] | str,
+        args: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """Add the schedule, or have the one of this name say this from now on, and return it.
+
+        `task` is one, or its name, and `args` what each run is called with. When: one of `cron`, `every` (with
+        `counted_from="end"`: that long after a run has ended), `at`, `after` (names of schedules) and `on` (an event); with
+        none it runs when it is triggered. What says the same as before changes nothing. A change takes effect without losing
+        or doubling a slot, and leaves a paused schedule paused. Raises ConfigurationError or InvalidArguments, with the field
+        and the reason, before anything is stored.
+        """
+        definition = define(name, task, args, options, self._tasks)
+        return await self._database.run_steps(self._putting(definition, by), dry_run=dry_run)
+
+    def put_sync(
+        self,
+        name: str,
+        *,
+        task: Task[..., Any] | str,
+        args: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        definition = define(name, task, args, options, self._tasks)
+        return self._database.run_steps_sync(self._putting(definition, by), dry_run=dry_run)
+
+    async def put_many(
+        self,
+        items: Iterable[ScheduleDefinition | Mapping[str, Any]],
+        *,
+        prune_prefix: str | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> SchedulesPut:
+        """Put all of these in one transaction: made by `define`, or mappings of what `put` takes, `name` among it.
+
+        With `prune_prefix`, schedules whose names begin with it and that are not among these are deleted, but never those that
+        code declares. All mistakes are told at once, and nothing is put then. Returns which were added, changed, left as they
+        were, and deleted.
+        """
+        return await self._database.run_steps(self._putting_many(items, prune_prefix, by), dry_run=dry_run)
+
+    def put_many_sync(
+        self,
+        items: Iterable[ScheduleDefinition | Mapping[str, Any]],
+        *,
+        prune_prefix: str | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> SchedulesPut:
+        return self._database.run_steps_sync(self._putting_many(items, prune_prefix, by), dry_run=dry_run)
+
+    async def get(self, name: str) -> Schedule:
+        """The schedule as it is now. Raises ScheduleNotFound."""
+        return _found(name, await self._database.run(get_schedule(check_schedule_name(name), self._app)))
+
+    def get_sync(self, name: str) -> Schedule:
+        return _found(name, self._database.run_sync(get_schedule(check_schedule_name(name), self._app)))
+
+    async def list(
+        self, *, prefix: str | None = None, state: str | None = None, limit: int = 100, after: str | None = None
+    ) -> Page[Schedule]:
+        """Schedules by name: those with this prefix, and in this state (active, waiting, paused, broken or ended).
+
+        `after` is the last name of the page before.
+        """
+        query = list_schedules(self._app, prefix=prefix, state=state, limit=limit, after=after)
+        return await self._database.run(query)
+
+    def list_sync(
+        self, *, prefix: str | None = None, state: str | None = None, limit: int = 100, after: str | None = None
+    ) -> Page[Schedule]:
+        return self._database.run_sync(list_schedules(self._app, prefix=prefix, state=state, limit=limit, after=after))
+
+    async def pause(self, name: str, *, by: str | None = None, dry_run: bool = False) -> Schedule:
+        """Give out no more runs of it until it is resumed; what is queued or running goes on. Raises ScheduleNotFound."""
+        return await self._database.run_steps(self._pausing(name, by), dry_run=dry_run)
+
+    def pause_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> Schedule:
+        return self._database.run_steps_sync(self._pausing(name, by), dry_run=dry_run)
+
+    async def resume(self, name: str, *, by: str | None = None, dry_run: bool = False) -> Schedule:
+        """End its pause. What it missed meanwhile is not made up for (see backfill). Raises ScheduleNotFound."""
+        return await self._database.run_steps(self._resuming(name, by), dry_run=dry_run)
+
+    def resume_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> Schedule:
+        return self._database.run_steps_sync(self._resuming(name, by), dry_run=dry_run)
+
+    async def trigger(
+        self,
+        name: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> Job[Any]:
+        """Run it by hand, now or later, whatever its rules say, and return the job.
+
+        `args` go over those of the schedule, name by name. One that was asked for before, with the same arguments, and has
+        not begun is returned in its place (`job.existing`). Raises ScheduleNotFound, InvalidArguments.
+        """
+        return await self._database.run_steps(self._triggering(name, args, at, delay, by), dry_run=dry_run)
+
+    def trigger_sync(
+        self,
+        name: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> Job[Any]:
+        return self._database.run_steps_sync(self._triggering(name, args, at, delay, by), dry_run=dry_run)
+
+    async def skip(self, name: str, *, by: str | None = None, dry_run: bool = False) -> datetime:
+        """Leave out its next slot, and return that. Raises NotPossible where none is to come, ScheduleNotFound."""
+        return await self._database.run_steps(self._skipping(name, by), dry_run=dry_run)
+
+    def skip_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> datetime:
+        return self._database.run_steps_sync(self._skipping(name, by), dry_run=dry_run)
+
+    async def delete(self, name: str, *, by: str | None = None, dry_run: bool = False) -> None:
+        """Delete it, and what waits of it; jobs that are queued or running go on, and its runs stay on record.
+
+        One that code declares comes back when a process that does starts. Raises ScheduleNotFound.
+        """
+        await self._database.run_steps(self._deleting(name, by), dry_run=dry_run)
+
+    def delete_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> None:
+        self._database.run_steps_sync(self._deleting(name, by), dry_run=dry_run)
+
+    async def preview(self, schedule: str | ScheduleDefinition, n: int = 10) -> Page[datetime]:
+        """Its next n slots, or as many as there are, without jitter: of the one of this name, or of one that `define` made."""
+        return await self._database.run_steps(preview_slots(schedule, n))
+
+    def preview_sync(self, schedule: str | ScheduleDefinition, n: int = 10) -> Page[datetime]:
+        return self._database.run_steps_sync(preview_slots(schedule, n))
+
+    async def backfill(
+        self,
+        name: str,
+        start: datetime,
+        end: datetime,
+        *,
+        limit: int = 1000,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """Run the slots from `start` to before `end` that have not run, as its overlap rule lets them; returns how many.
+
+        Slots that are still to come are not among them. More than `limit` are refused. Raises NotPossible for a schedule
+        without slots, ScheduleNotFound.
+        """
+        return await self._database.run_steps(self._filling(name, start, end, limit, by), dry_run=dry_run)
+
+    def backfill_sync(
+        self,
+        name: str,
+        start: datetime,
+        end: datetime,
+        *,
+        limit: int = 1000,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        return self._database.run_steps_sync(self._filling(name, start, end, limit, by), dry_run=dry_run)
+
+    async def history(self, name: str, *, limit: int = 100, after: int | None = None) -> Page[ScheduleRun]:
+        """Its runs with their outcomes, the newest first; `after` is the last id of the page before."""
+        return await self._database.run(list_runs(check_schedule_name(name), limit=limit, after=after))
+
+    def history_sync(self, name: str, *, limit: int = 100, after: int | None = None) -> Page[ScheduleRun]:
+        return self._database.run_sync(list_runs(check_schedule_name(name), limit=limit, after=after))
+
+    def _putting(self, definition: ScheduleDefinition, by: str | None) -> Steps[Schedule]:
+        yield from put_schedules([definition], schema=self._schema, codec=self._codec, actor=actor(by))
+        return (yield from self._shown(definition.name))
+
+    def _putting_many(self, items: Iterable[Any], prune_prefix: str | None, by: str | None) -> Steps[SchedulesPut]:
+        if prune_prefix is not None:
+            check_name("prune_prefix", prune_prefix, 200)
+        definitions = gather(items, self.define)
+        return (
+            yield from put_schedules(
+                definitions, schema=self._schema, codec=self._codec, actor=actor(by), prune_prefix=prune_prefix
+            )
+        )
+
+    def _pausing(self, name: str, by: str | None) -> Steps[Schedule]:
+        yield from pause_schedule(check_schedule_name(name), self._schema, actor(by))
+        return (yield from self._shown(name))
+
+    def _resuming(self, name: str, by: str | None) -> Steps[Schedule]:
+        yield from resume_schedule(check_schedule_name(name), self._schema, actor(by))
+        return (yield from self._shown(name))
+
+    def _skipping(self, name: str, by: str | None) -> Steps[datetime]:
+        return skip_slot(check_schedule_name(name), self._schema, actor(by))
+
+    def _deleting(self, name: str, by: str | None) -> Steps[None]:
+        return delete_schedule(check_schedule_name(name), self._schema, actor(by))
+
+    def _filling(self, name: str, start: datetime, end: datetime, limit: int, by: str | None) -> Steps[int]:
+        return backfill_schedule(
+            check_schedule_name(name), start, end, limit=limit, schema=self._schema, actor=actor(by)
+        )
+
+    def _triggering(
+        self,
+        name: str,
+        args: Mapping[str, Any] | None,
+        at: datetime | None,
+        delay: Duration | None,
+        by: str | None,
+    ) -> Steps[Job[Any]]:
+        if at is not None and delay is not None:
+            raise ConfigurationError(f"{name!r} cannot be triggered with both at= and delay=: give one of them.")
+        row = yield from find_schedule(check_schedule_name(name), lock=False)
+        refused = f"Schedule {name!r} was not triggered"
+        task = self._tasks.get(row.task)
+        given: str | None = None
+        # what listens or is dormant may have been put without arguments that somebody must bring along
+        if args or row.kind == "event" or row.dormant:
+            given = laid_over(row.args, row.version, args, task=task, codec=self._codec, refused=refused)
+        return (
+            yield from trigger_schedule(
+                row,
+                given if args else None,
+                at=None if at is None else check_at(at),
+                delay=None if delay is None else check_delay(delay),
+                actor=actor(by),
+                app=self._app,
+            )
+        )
+
+    def _shown(self, name: str) -> Steps[Schedule]:
+        schedule: Schedule | None = yield get_schedule(name, self._app)
+        return _found(name, schedule)
+
+    @property
+    def _schema(self) -> str:
+        return self._database.schema
+
+
+def _found(name: str, schedule: Schedule | None) -> Schedule:
+    if schedule is None:
+        raise ScheduleNotFound(f"There is no schedule {name!r}: it was never put here, or it was deleted.")
+    return schedule

@@ -1,0 +1,402 @@
+"""What people do to schedules from any process: pause, resume, trigger, skip, delete, preview, backfill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from tests.schedules.rounds import give_out
+
+from rota import ConfigurationError, InvalidArguments, NotPossible, Rota, ScheduleNotFound
+from rota.postgres.notify import schedule_channel
+from rota.testing import TestRota
+
+START = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(rota_database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def app(rota_app: TestRota) -> TestRota:
+    @rota_app.task
+    def tick(n: int = 0) -> None: ...
+
+    @rota_app.task
+    def report(day: date, copies: int = 1) -> None: ...
+
+    return rota_app
+
+
+def now(db: psycopg.Connection[Any]) -> datetime:
+    row = db.execute("select rota.now()").fetchone()
+    assert row is not None
+    return row[0]  # type: ignore[no-any-return]
+
+
+def test_a_paused_schedule_gives_out_nothing_and_makes_up_for_nothing(
+    app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h", misfire="all")
+
+    paused = app.schedules.pause_sync("s", by="me")
+    app.advance("5h")
+    given = give_out(app)
+    resumed = app.schedules.resume_sync("s")
+
+    assert (paused.state, paused.paused_by, given) == ("paused", "me", 0)
+    assert paused.why_idle is not None
+    assert paused.why_idle.startswith("paused by me since")
+    assert (resumed.state, resumed.paused_at, resumed.paused_by, resumed.why_idle) == ("active", None, None, None)
+    assert resumed.next_slot is not None
+    assert now(db) < resumed.next_slot <= now(db) + timedelta(hours=1)
+    assert give_out(app) == 0
+    app.advance("1h")
+    assert give_out(app) == 1
+
+
+def test_pausing_again_keeps_who_paused_first(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h")
+    first = app.schedules.pause_sync("s", by="one")
+
+    assert app.schedules.pause_sync("s", by="two") == first
+    app.schedules.resume_sync("s")
+    assert app.schedules.resume_sync("s").state == "active"
+    told = db.execute("select actor, action from rota.audit order by id offset 1").fetchall()
+    assert [action for _, action in told] == ["schedule.pause", "schedule.resume"]
+
+
+def test_a_moment_that_passed_during_a_pause_is_over(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("s", task="tick", at=now(db) + timedelta(hours=1))
+    app.schedules.pause_sync("s")
+    app.advance("2h")
+
+    resumed = app.schedules.resume_sync("s")
+
+    assert (resumed.state, resumed.why_idle) == ("ended", "its moment is past")
+
+
+async def test_a_trigger_runs_it_now_and_returns_its_job(app: TestRota) -> None:
+    await app.schedules.put("s", task="tick", args={"n": 1}, cron="0 0 1 1 *", queue="q", tags=["t"])
+
+    job = await app.schedules.trigger("s")
+
+    assert (job.task, job.args, job.queue, job.tags, job.state) == ("tick", {"n": 1}, "q", ("t",), "queued")
+    assert not job.existing
+    await app.drain()
+    assert (await job.refresh()).state == "succeeded"
+    (run,) = await app.schedules.history("s")
+    assert (run.cause, run.state, run.job) == ("trigger", "succeeded", job.id)
+
+
+def test_a_trigger_that_is_queued_already_is_not_doubled(app: TestRota) -> None:
+    app.schedules.put_sync("s", task="tick", cron="0 0 1 1 *")
+
+    with ThreadPoolExecutor(10) as threads:
+        jobs = list(threads.map(lambda _: app.schedules.trigger_sync("s"), range(20)))
+
+    assert len({job.id for job in jobs}) == 1
+    assert sum(not job.existing for job in jobs) == 1
+
+
+def test_a_trigger_lays_its_arguments_over_those_of_the_schedule(app: TestRota) -> None:
+    app.schedules.put_sync("s", task="report", args={"day": date(2026, 1, 1), "copies": 3})
+
+    other = app.schedules.trigger_sync("s", {"day": date(2026, 2, 2)})
+    plain = app.schedules.trigger_sync("s", {"day": "2026-02-02"})
+    usual = app.schedules.trigger_sync("s")
+
+    assert other.args == {"day": "2026-02-02", "copies": 3}
+    assert (plain.id, plain.existing) == (other.id, True)
+    assert usual.id != other.id
+    with pytest.raises(InvalidArguments, match="Schedule 's' was not triggered: .*nonsense"):
+        app.schedules.trigger_sync("s", {"nonsense": 1})
+    with pytest.raises(InvalidArguments, match="day is 7"):
+        app.schedules.trigger_sync("s", {"day": 7})
+
+
+def test_a_trigger_brings_along_what_the_schedule_leaves_open(app: TestRota) -> None:
+    app.schedules.put_sync("s", task="report", args={"copies": 3}, on="day.closed")
+
+    with pytest.raises(InvalidArguments, match="Schedule 's' was not triggered: day is missing"):
+        app.schedules.trigger_sync("s")
+    with pytest.raises(InvalidArguments, match="Schedule 's' was not triggered: day is missing"):
+        app.schedules.trigger_sync("s", {"copies": 4})
+    assert app.schedules.trigger_sync("s", {"day": date(2026, 2, 2)}).args == {"day": "2026-02-02", "copies": 3}
+
+
+def test_a_trigger_may_be_for_later(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("s", task="tick")
+    moment = now(db) + timedelta(hours=3)
+
+    later = app.schedules.trigger_sync("s", at=moment)
+    again = app.schedules.trigger_sync("s", at=moment)
+    sooner = app.schedules.trigger_sync("s", delay="1h")
+    at_once = app.schedules.trigger_sync("s")
+
+    assert later.due_at == moment
+    assert (again.id, again.existing) == (later.id, True)
+    assert timedelta(minutes=59) < sooner.due_at - now(db) < timedelta(minutes=61)
+    # one for later is not what someone wants now
+    assert at_once.due_at <= now(db)
+    assert len({later.id, sooner.id, at_once.id}) == 3
+    with pytest.raises(ConfigurationError, match="both at= and delay="):
+        app.schedules.trigger_sync("s", at=moment, delay=1)
+
+
+def test_a_paused_schedule_can_be_triggered(app: TestRota) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h")
+    app.schedules.pause_sync("s")
+
+    assert app.schedules.trigger_sync("s").state == "queued"
+
+
+def test_a_trigger_is_stored_by_the_codec(rota_database: str, db: psycopg.Connection[Any]) -> None:
+    class Reversed:
+        def encode(self, text: str) -> str:
+            return text[::-1]
+
+        def decode(self, text: str) -> str:
+            return text[::-1]
+
+    app = Rota(rota_database, codec=Reversed())
+    app.task(name="tick")(lambda n, m=0: None)
+    with app:
+        app.schedules.put_sync("s", task="tick", args={"n": 1})
+        job = app.schedules.trigger_sync("s", {"m": 2})
+
+    assert job.args == {"n": 1, "m": 2}
+    assert db.execute("select args ? 'rota:coded' from rota.jobs").fetchall() == [(True,)]
+
+
+def test_a_skipped_slot_does_not_run_and_the_next_one_does(app: TestRota) -> None:
+    put = app.schedules.put_sync("s", task="tick", every="1h")
+    assert put.next_slot is not None
+
+    skipped = app.schedules.skip_sync("s")
+
+    after = app.schedules.get_sync("s")
+    assert skipped == put.next_slot
+    assert (after.next_slot, after.skipped) == (put.next_slot + timedelta(hours=1), 1)
+    app.advance("1h")
+    assert give_out(app) == 0
+    app.advance("1h")
+    assert give_out(app) == 1
+
+
+def test_where_no_slot_is_to_come_none_is_skipped(app: TestRota) -> None:
+    app.schedules.put_sync("m", task="tick")
+    app.schedules.put_sync("o", task="tick", at=datetime(2090, 1, 1, tzinfo=UTC))
+
+    assert app.schedules.skip_sync("o") == datetime(2090, 1, 1, tzinfo=UTC)
+    for name in ("m", "o"):
+        with pytest.raises(NotPossible, match="no next slot to leave out"):
+            app.schedules.skip_sync(name)
+
+
+def test_deleting_takes_what_waits_along_and_leaves_history(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h", misfire="all", overlap="queue")
+    app.advance("3h")
+    assert give_out(app) == 3
+    assert [run.state for run in app.schedules.history_sync("s")] == ["waiting", "waiting", "queued"]
+
+    app.schedules.delete_sync("s")
+
+    assert [run.state for run in app.schedules.history_sync("s")] == ["queued"]
+    with pytest.raises(ScheduleNotFound, match="no schedule 's'"):
+        app.schedules.get_sync("s")
+
+
+def test_a_schedule_that_comes_back_does_not_repeat_its_slots(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    moment = now(db) + timedelta(hours=1)
+    app.schedules.put_sync("s", task="tick", at=moment)
+    app.advance("1h")
+    assert give_out(app) == 1
+    app.schedules.delete_sync("s")
+
+    app.schedules.put_sync("s", task="tick", at=moment)
+
+    assert give_out(app) == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s: s.get_sync("x"),
+        lambda s: s.pause_sync("x"),
+        lambda s: s.resume_sync("x"),
+        lambda s: s.trigger_sync("x"),
+        lambda s: s.skip_sync("x"),
+        lambda s: s.delete_sync("x"),
+        lambda s: s.preview_sync("x"),
+        lambda s: s.backfill_sync("x", START, START + timedelta(days=1)),
+    ],
+)
+def test_a_name_that_is_not_there_is_named(app: TestRota, call: Any) -> None:
+    with pytest.raises(ScheduleNotFound, match="There is no schedule 'x'"):
+        call(app.schedules)
+
+
+def test_every_verb_is_told_to_the_scheduler_and_on_record(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h", start_at=START, by="me")
+    db.execute(f"listen {schedule_channel('rota')}")
+
+    app.schedules.pause_sync("s", by="me")
+    app.schedules.resume_sync("s", by="me")
+    app.schedules.skip_sync("s", by="me")
+    app.schedules.backfill_sync("s", START, START + timedelta(hours=2), by="me")
+    app.schedules.trigger_sync("s", by="me")
+    app.schedules.delete_sync("s", by="me")
+
+    assert len(list(db.notifies(timeout=5, stop_after=5))) == 5
+    told = db.execute("select actor, action, details ->> 'schedule' from rota.audit order by id").fetchall()
+    verbs = ["put", "pause", "resume", "skip", "backfill", "trigger", "delete"]
+    assert told == [("me", f"schedule.{verb}", "s") for verb in verbs]
+
+
+def test_dry_runs_change_nothing(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    before = app.schedules.put_sync("s", task="tick", every="1h", start_at=START)
+
+    assert app.schedules.pause_sync("s", dry_run=True).state == "paused"
+    assert app.schedules.skip_sync("s", dry_run=True) == before.next_slot
+    assert app.schedules.backfill_sync("s", START, START + timedelta(hours=2), dry_run=True) == 2
+    assert app.schedules.trigger_sync("s", dry_run=True).state == "queued"
+    app.schedules.delete_sync("s", dry_run=True)
+
+    assert app.schedules.get_sync("s") == before
+    assert db.execute("select count(*) from rota.slots").fetchall() == [(0,)]
+
+
+def test_a_preview_shows_the_slots_to_come(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    start = datetime(2080, 1, 31, tzinfo=UTC)
+    app.schedules.put_sync("months", task="tick", every="1 month", start_at=start, max_runs=3)
+    app.schedules.put_sync("once", task="tick", at=start)
+    app.schedules.put_sync("manual", task="tick")
+    app.schedules.put_sync("pause", task="tick", every="1h", counted_from="end", start_at=start)
+
+    assert app.schedules.preview_sync("months") == [
+        start,
+        datetime(2080, 2, 29, tzinfo=UTC),
+        datetime(2080, 3, 31, tzinfo=UTC),
+    ]
+    assert app.schedules.preview_sync("months", 1) == [start]
+    assert app.schedules.preview_sync("once") == [start]
+    assert app.schedules.preview_sync("pause") == [start]
+    assert app.schedules.preview_sync("manual") == []
+    with pytest.raises(ConfigurationError, match="n cannot be 0"):
+        app.schedules.preview_sync("once", 0)
+
+
+def test_a_preview_of_what_was_not_put_yet(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    definition = app.schedules.define("s", task="tick", cron="0 9 * * *", tz="Europe/Berlin", max_runs=2)
+
+    slots = app.schedules.preview_sync(definition)
+
+    assert len(slots) == 2
+    assert slots[1] - slots[0] in (timedelta(hours=23), timedelta(days=1), timedelta(hours=25))
+    assert app.schedules.list_sync() == []
+
+
+def test_a_preview_of_a_paused_one_is_as_if_it_were_resumed(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h")
+    app.schedules.pause_sync("s")
+    app.advance("5h")
+
+    assert app.schedules.preview_sync("s", 1)[0] > now(db)
+
+
+def test_a_backfill_runs_each_slot_that_has_not_run(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("s", task="tick", cron="0 * * * *", overlap="allow")
+    end = START + timedelta(hours=6)
+
+    first = app.schedules.backfill_sync("s", START, START + timedelta(hours=3))
+    second = app.schedules.backfill_sync("s", START, end)
+
+    assert (first, second) == (3, 3)
+    assert give_out(app) == 6
+    slots = db.execute("select slot_at from rota.jobs order by slot_at").fetchall()
+    assert [slot for (slot,) in slots] == [START + timedelta(hours=n) for n in range(6)]
+
+
+def test_a_backfill_runs_one_after_another_unless_they_may_overlap(app: TestRota) -> None:
+    app.schedules.put_sync("s", task="tick", cron="0 * * * *")
+    app.schedules.backfill_sync("s", START, START + timedelta(hours=3))
+
+    give_out(app)
+
+    assert [run.state for run in app.schedules.history_sync("s")] == ["waiting", "waiting", "queued"]
+    assert app.schedules.get_sync("s").waiting == 2
+
+
+def test_a_backfill_leaves_what_is_to_come_to_its_time(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    put = app.schedules.put_sync("s", task="tick", every="1h")
+    start = put.anchor - timedelta(hours=2)
+
+    filled = app.schedules.backfill_sync("s", start, put.anchor + timedelta(days=9))
+
+    assert filled == 3
+    assert db.execute("select max(slot_at) from rota.slots").fetchall() == [(put.anchor,)]
+
+
+def test_a_backfill_that_cannot_be_is_refused(app: TestRota) -> None:
+    app.schedules.put_sync("s", task="tick", cron="* * * * *")
+    app.schedules.put_sync("m", task="tick")
+    fill, hour = app.schedules.backfill_sync, timedelta(hours=1)
+
+    with pytest.raises(ConfigurationError, match="more than 59 slots"):
+        fill("s", START, START + hour, limit=59)
+    assert fill("s", START, START + hour, limit=60, dry_run=True) == 60
+    with pytest.raises(ConfigurationError, match="nothing between"):
+        fill("s", START, START)
+    with pytest.raises(ConfigurationError, match="start=.*time zone"):
+        fill("s", datetime(2020, 1, 1), START)
+    with pytest.raises(ConfigurationError, match="limit cannot be 0"):
+        fill("s", START, START + hour, limit=0)
+    with pytest.raises(NotPossible, match="no slots to fill"):
+        fill("m", START, START + hour)
+
+
+def test_lists_are_filtered_and_come_in_pages(app: TestRota) -> None:
+    for name in ("a-1", "a-2", "b-1"):
+        app.schedules.put_sync(name, task="tick", every="1h")
+    app.schedules.put_sync("a-3", task="tick")
+    app.schedules.pause_sync("a-2")
+    listed = app.schedules.list_sync
+
+    assert [each.name for each in listed()] == ["a-1", "a-2", "a-3", "b-1"]
+    assert [each.name for each in listed(prefix="a-")] == ["a-1", "a-2", "a-3"]
+    assert [each.name for each in listed(state="active")] == ["a-1", "b-1"]
+    assert [each.name for each in listed(state="paused")] == ["a-2"]
+    assert [each.name for each in listed(state="waiting")] == ["a-3"]
+    assert [each.name for each in listed(limit=2, after="a-1")] == ["a-2", "a-3"]
+    with pytest.raises(ConfigurationError, match="No schedule is ever 'idle'"):
+        listed(state="idle")
+    with pytest.raises(ConfigurationError, match="limit cannot be 0"):
+        listed(limit=0)
+    with pytest.raises(ConfigurationError, match="prefix cannot be 7"):
+        listed(prefix=7)
+
+
+async def test_every_verb_has_both_colours(app: TestRota) -> None:
+    await app.schedules.put_many([{"name": "s", "task": "tick", "every": "1h", "start_at": START}])
+
+    assert (await app.schedules.pause("s")).state == "paused"
+    assert (await app.schedules.resume("s")).state == "active"
+    assert await app.schedules.skip("s") < await _first(app)
+    assert await app.schedules.backfill("s", START, START + timedelta(hours=1)) == 1
+    assert [each.name for each in await app.schedules.list()] == ["s"]
+    assert len(await app.schedules.preview("s", 3)) == 3
+    await app.schedules.delete("s")
+    with pytest.raises(ScheduleNotFound):
+        await app.schedules.get("s")
+
+
+async def _first(app: TestRota) -> datetime:
+    return (await app.schedules.preview("s", 1))[0]
