@@ -20,11 +20,11 @@ QUEUE := tests/jobs tests/flows tests/schedules $(wildcard tests/cli/test_*comma
 	$(filter-out %/test_migrate_under_load.py %/test_restarted_server.py $(wildcard tests/chaos/test_leadership_*.py), \
 	$(wildcard tests/chaos/test_*.py))
 
-matrix: $(VENV)/.dev  ## every test in its long form, on the oldest PostgreSQL of this machine
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --long --postgres oldest
+matrix: $(VENV)/.dev  ## what make test leaves out: long tests, and all on the oldest PostgreSQL of this machine as well
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --rest
 
 pooled: $(VENV)/.dev  ## the job queue's tests once more, behind PgBouncer in transaction mode
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --pooled --postgres 18 $(QUEUE)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --pooled --long --postgres 18 $(QUEUE)
 
 model: $(VENV)/.dev  ## the queue against its model, for as many examples as you have time
 	ROTA_MODEL_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests/jobs/test_model.py --timeout 0
@@ -33,10 +33,10 @@ protocol: $(VENV)/.dev  ## every state of the protocol of leases, with two proce
 	ROTA_WHOLE_PROTOCOL=1 $(BIN)/python -m pytest tests/leases/test_protocol.py
 
 chaos: $(VENV)/.dev  ## leadership in its whole size: sixteen contenders and 200 faults, a hundred idle standbys, each cut
-	ROTA_CHAOS_FAULTS=$(or $(FAULTS),200) $(BIN)/python -m pytest -s --postgres 18 tests/chaos/test_leadership_*.py
+	ROTA_CHAOS_FAULTS=$(or $(FAULTS),200) $(BIN)/python -m pytest -s --long --postgres 18 tests/chaos/test_leadership_*.py
 
 plans: $(VENV)/.dev  ## what the statements read with a million jobs, whatever the statistics say
-	ROTA_ALL_PLANS=1 $(BIN)/python -m pytest tests/jobs/test_plans.py
+	ROTA_ALL_PLANS=1 $(BIN)/python -m pytest --long tests/jobs/test_plans.py
 
 soak: $(VENV)/.dev  ## cron around every jump of every zone's clock from 2000 to 2040; minutes
 	ROTA_SOAK=1 $(BIN)/python -m pytest -s tests/schedules/test_transitions.py

@@ -1,8 +1,9 @@
 """The project's own tests use the kit it ships, on every PostgreSQL this machine has.
 
-A test of statements runs once per server version (`[pg18]`, `[pg15]`), one of processes on the first of them, and with
-`--long` (`make matrix`) on each, in its long form; `--postgres 18` narrows that, and so does `@pytest.mark.one_server` for a
-test to which the version cannot matter. Tests that restart or break PostgreSQL take `own_server`.
+By default a test that asks for a database runs on the newest (`[pg18]`), and one that is marked `long` not at all; `--rest`
+(`make matrix`) runs what that leaves out: all others, and each once more on the oldest version (`[pg15]`). `--long` runs all,
+`--postgres 18` on that version only. `@pytest.mark.one_server` is for a test to which the version cannot matter. Tests that
+restart or break PostgreSQL take `own_server`.
 """
 
 from __future__ import annotations
@@ -26,20 +27,15 @@ from tests.pgbouncer import transaction_pooler
 
 pytest_plugins = ["pytester"]
 
-_OF_PROCESSES = {"chaos", "cli", "flows", "leases", "service", "testing", "schedules"}
-
 GIVEN = "given"  # the server that ROTA_TEST_DATABASE_URL names
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--postgres",
-        metavar="MAJOR",
-        help="Run database tests on this PostgreSQL version only, or on the 'oldest' there is.",
+        "--postgres", type=int, metavar="MAJOR", help="Run database tests on this PostgreSQL version only."
     )
-    parser.addoption(
-        "--long", action="store_true", help="Run every test in its long form, on every PostgreSQL version there is."
-    )
+    parser.addoption("--long", action="store_true", help="Run every test, on every PostgreSQL version there is.")
+    parser.addoption("--rest", action="store_true", help="Run what is left out by default.")
     parser.addoption(
         "--pooled", action="store_true", help="Reach the databases of tests through PgBouncer in transaction mode."
     )
@@ -47,8 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "one_server: runs on one PostgreSQL version only, as it cannot matter which")
-    config.addinivalue_line("markers", "slow: runs on every PostgreSQL version with --long only")
-    config.addinivalue_line("markers", "long: runs with --long only, as what it shows is shown by another in short")
+    config.addinivalue_line("markers", "long: is left out by default, as it takes long and others show most of it")
     config.addinivalue_line("markers", "direct(reason): is left out behind a transaction pooler, for this reason")
     if config.getoption("--pooled"):
         # a death is noticed by its lease there: a third of the usual one is still long enough for a busy machine
@@ -60,9 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--long"):
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+        rest = config.getoption("--rest")
+        chosen = {item for item in items if _is_rest(item) == rest}
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
     if not config.getoption("--pooled"):
         return
     pooled = [item for item in items if {"rota_database", "direct_database"} & set(getattr(item, "fixturenames", ()))]
@@ -77,18 +73,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "postgres_version" in metafunc.fixturenames:
         versions = server_versions(metafunc.config.getoption("--postgres"))
-        if metafunc.definition.get_closest_marker("one_server") or (
-            _is_slow(metafunc) and not metafunc.config.getoption("--long")
-        ):
+        if metafunc.definition.get_closest_marker("one_server"):
             versions = versions[:1]
         ids = [f"pg{version}" for version in versions]
         metafunc.parametrize("postgres_version", versions, ids=ids, indirect=True, scope="session")
 
 
-def _is_slow(metafunc: pytest.Metafunc) -> bool:
-    """Whether it starts processes or waits for them, or says that it takes long."""
-    path = metafunc.definition.path
-    return path.parent.name in _OF_PROCESSES or metafunc.definition.get_closest_marker("slow") is not None
+def _is_rest(item: pytest.Item) -> bool:
+    """Whether it is left out by default: it takes long, or is another's second turn."""
+    call = getattr(item, "callspec", None)
+    version = None if call is None else call.params.get("postgres_version")
+    return item.get_closest_marker("long") is not None or version not in (
+        None,
+        server_versions(item.config.getoption("--postgres"))[0],
+    )
 
 
 @pytest.fixture(scope="session")
@@ -118,14 +116,12 @@ def installed() -> dict[str, Binaries]:
 
 
 @functools.cache
-def server_versions(wanted: str | None) -> list[str]:
+def server_versions(wanted: int | None) -> list[str]:
     """The servers to test on: what Rota finds first on this machine, and the oldest other version."""
     if os.environ.get("ROTA_TEST_DATABASE_URL"):
         return [GIVEN]
-    if wanted == "oldest":
-        return [min(installed(), key=int)]
     if wanted is not None:
-        return [str(find_binaries(int(wanted)).major)]
+        return [str(find_binaries(wanted).major)]
     default = str(find_binaries().major)
     return [default, *sorted(installed().keys() - {default}, key=int)[:1]]
 

@@ -42,7 +42,11 @@ def no_role_left(page: Path, rota_database: str) -> Iterator[None]:
 
 @pytest.mark.one_server
 @pytest.mark.usefixtures("no_role_left")
-@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=_name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[] if page.parent == ROOT else [pytest.mark.long]) for page in WITH_EXAMPLES],
+    ids=_name,
+)
 def test_every_example_runs(
     page: Path, tmp_path: Path, rota_server: DatabaseServer, rota_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def pid_of_the_ended(app: TestRota) -> int:
     return ended.pid
 
 
+@pytest.mark.long
 def test_a_body_that_stops_all_threads_of_a_process_of_its_own_costs_no_lease(
     rota_app: TestRota,
     rota_worker: StartWorker,
@@ -114,6 +115,7 @@ def little_memory() -> Iterator[Path]:
     group.rmdir()
 
 
+@pytest.mark.long
 def test_a_child_that_is_killed_for_its_memory_takes_nobody_with_it(
     little_memory: Path, rota_app: TestRota, rota_worker: StartWorker, app_file: Path, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from rota.testing import WorkerProcess, until_sync
 pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
 
 
+@pytest.mark.long
 def test_a_server_out_of_connections_costs_no_lease_and_is_named(own_server: Any, tmp_path: Path) -> None:
     gate, dsn = tmp_path / "gate", own_server.dsn
     with contextlib.ExitStack() as stack:

@@ -76,6 +76,7 @@ async def test_every_kind_of_session_is_ended_under_load_and_comes_back(
     assert identities(admin) == ["left"]
 
 
+@pytest.mark.long
 async def test_a_slow_database_costs_no_lease_and_jobs_run(
     rota_app: TestRota, rota_worker: StartWorker, admin: Admin, tmp_path: Path
 ) -> None:
@@ -244,6 +245,7 @@ with TcpProxy(sys.argv[1]) as network:
 
 
 @pytest.mark.direct("nothing but the socket of a server reaches into a network of its own")
+@pytest.mark.long
 def test_a_connection_whose_other_end_is_out_of_reach_is_given_up_within_ten_seconds(rota_database: str) -> None:
     apart = ["unshare", "--net", sys.executable, "-c", CUT_OFF, rota_database]
     try:

@@ -135,6 +135,7 @@ async def test_a_pool_of_the_users_that_is_all_taken_stops_neither_lease_nor_set
     assert identities(admin) == ["left"]
 
 
+@pytest.mark.long
 async def test_jobs_use_few_transaction_ids(own_server: Any) -> None:
     """One each for enqueue, claim and settle at the very most, in bulk next to none; and two a second to keep the lease."""
 
@@ -171,6 +172,7 @@ for module in (rota.jobs.worker, rota.leases.session):
 
 
 @pytest.mark.direct("there are no session locks")
+@pytest.mark.long
 async def test_equal_lock_keys_are_harmless(
     rota_app: TestRota, rota_worker: StartWorker, admin: Admin, tmp_path: Path
 ) -> None:
@@ -268,6 +270,7 @@ async def test_a_settle_that_is_not_answered_in_time_is_taken_for_a_lock(
     await working
 
 
+@pytest.mark.long
 async def test_an_operators_lock_on_a_running_job_holds_up_no_other_that_is_handed_back(
     rota_app: TestRota, rota_worker: StartWorker, tmp_path: Path
 ) -> None:

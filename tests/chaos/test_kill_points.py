@@ -121,6 +121,7 @@ def test_a_worker_killed_at_this_point_loses_nothing(
 
 
 @pytest.mark.parametrize("point", [point for point in POINTS if point.startswith(("run.", "transaction."))])
+@pytest.mark.long
 def test_a_child_killed_at_this_point_loses_nothing_and_its_worker_goes_on(
     rota_app: TestRota,
     rota_worker: Callable[..., WorkerProcess],

@@ -69,6 +69,7 @@ def arena(clock: Clock, postgres_version: str, tmp_path: Path) -> Iterator[Arena
         server.close()
 
 
+@pytest.mark.long
 def test_a_clock_that_is_set_back_and_forward_makes_terms_only_grow_and_no_two_valid(
     clock: Clock, arena: Arena
 ) -> None:

@@ -122,6 +122,7 @@ def followed_in_time(arena: Arena, cut: Callable[[], object], heal: Callable[[],
 
 
 @pytest.mark.parametrize("broken", ["", "boottime"] if LONG else [""])
+@pytest.mark.long
 def test_a_leader_whose_machine_slept_knows_it_when_it_wakes_up_without_a_network(
     arena: Arena, tmp_path: Path, broken: str
 ) -> None:

@@ -49,6 +49,7 @@ def admin(own_server: Any) -> Iterator[Admin]:
         yield connection
 
 
+@pytest.mark.long
 def test_a_hundred_idle_standbys_cost_a_beat_and_a_connection_per_process(own_server: Any, admin: Admin) -> None:
     share = STANDBYS // PROCESSES
     names = [f"indexer-{number}" for number in range(share)]

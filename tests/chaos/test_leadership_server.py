@@ -143,6 +143,7 @@ def test_a_crash_of_one_session_which_ends_all_of_them_costs_no_term(arena: Aren
     assert arena.violations() == []
 
 
+@pytest.mark.long
 def test_a_restart_that_takes_longer_than_anyone_waits_for_a_session_costs_no_term(
     server: OwnServer, arena: Arena, admin: Admin
 ) -> None:
@@ -166,6 +167,7 @@ def test_a_restart_that_takes_longer_than_anyone_waits_for_a_session_costs_no_te
     assert arena.violations() == []
 
 
+@pytest.mark.long
 def test_a_server_that_stops_the_patient_way_has_no_second_leader(own_server: Any, tmp_path: Path) -> None:
     """It lets nobody in, but serves those it has: they must not end a leader that cannot come back.
 
@@ -204,6 +206,7 @@ def refused(dsn: str) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_a_failover_to_a_replica_that_missed_the_last_terms_goes_on_above_them(
     own_server: Any, standby: str, tmp_path: Path
 ) -> None:

@@ -176,6 +176,7 @@ async def test_a_stop_is_not_held_up_by_a_server_that_is_silent(rota_app: TestRo
     assert took < 8
 
 
+@pytest.mark.long
 async def test_a_claim_that_was_committed_after_all_is_found_and_given_back(rota_app: TestRota) -> None:
     """Its reply never came, and when we asked what had become of it, it was not committed yet."""
 

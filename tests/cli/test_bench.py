@@ -9,6 +9,7 @@ import pytest
 
 
 @pytest.mark.one_server
+@pytest.mark.long
 def test_bench_prints_its_figures_and_removes_its_schema(rota: Callable[..., Any], rota_database: str) -> None:
     ended = rota("bench", "--jobs", "300", "--json", "--dsn", rota_database)
 

@@ -47,6 +47,7 @@ def test_exit_code_is_1_unless_every_job_is_accounted_for(ledger: Ledger, exit_c
 
 
 @pytest.mark.one_server
+@pytest.mark.long
 def test_short_demo_on_a_given_database_counts_what_was_there_apart(tmp_path: Path, rota_database: str) -> None:
     with Rota(rota_database, schema="rota_demo") as app:
         app.migrate_sync()
@@ -72,6 +73,7 @@ def test_demo_kills_a_worker_and_loses_nothing(tmp_path: Path) -> None:
         assert CODE in "\n".join(line.rstrip() for line in demo.err.splitlines()) + "\n"
 
 
+@pytest.mark.long
 def test_interrupt_on_a_terminal_leaves_it_as_before_and_no_process_behind(tmp_path: Path) -> None:
     master, terminal = pty.openpty()
     before = termios.tcgetattr(terminal)

@@ -87,6 +87,7 @@ def test_what_a_worker_held_that_crashed_is_free_when_that_is_told(tmp_path: Pat
         assert dev.wait() == 0
 
 
+@pytest.mark.long
 def test_dev_brings_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(APP.format(dsn=None))
 
@@ -104,6 +105,7 @@ def test_dev_brings_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
         assert not Path(f"/proc/{worker}").exists()
 
 
+@pytest.mark.long
 def test_an_ephemeral_dev_leaves_nothing_behind(tmp_path: Path, rota: Run) -> None:
     (tmp_path / "main.py").write_text(APP.format(dsn=None))
 
@@ -118,6 +120,7 @@ def test_an_ephemeral_dev_leaves_nothing_behind(tmp_path: Path, rota: Run) -> No
     assert rota("dev", "main.py", "--ephemeral", "--dsn", "dbname=x").code == 2
 
 
+@pytest.mark.long
 def test_the_data_of_the_embedded_server_may_be_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(APP.format(dsn=None))
 

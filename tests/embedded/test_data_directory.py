@@ -21,6 +21,7 @@ from rota.errors import DataDirectoryError, PostgresNotFound, PostgresStartFaile
 @pytest.mark.parametrize(
     "name", ["with spaces and ünïcode", "with, a comma", "with \"quotes\" and 'more'", "p%20c?&#", "space at the end "]
 )
+@pytest.mark.long
 def test_a_path_with_unusual_letters_works(home: Path, tools: Any, name: str) -> None:
     strange = home.parent / name
     home.rename(strange)
@@ -71,6 +72,7 @@ def test_the_default_home_is_in_the_current_folder_and_kept_out_of_git(
     assert (tmp_path / ".rota" / "postgres").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.long
 def test_data_of_another_major_version_take_the_binaries_that_fit(fresh: Path, installed: Binaries, tools: Any) -> None:
     with EmbeddedServer(fresh, binaries=installed) as server:
         tools.write_row(server.start())
@@ -108,6 +110,7 @@ def test_missing_binaries_are_an_error_that_says_what_to_install(
         EmbeddedServer(ephemeral=True).start()
 
 
+@pytest.mark.long
 def test_a_data_directory_given_as_home_is_refused(home: Path) -> None:
     before = sorted(os.listdir(home / "data"))
 
@@ -181,6 +184,7 @@ def test_a_disk_too_small_for_initdb_is_named_in_the_error(small_disk: Path, too
 
 
 @pytest.mark.parametrize("leave", [0, 4096])
+@pytest.mark.long
 def test_a_disk_that_filled_up_is_named_in_the_error_and_nothing_is_lost(
     small_disk: Path, home: Path, tools: Any, leave: int
 ) -> None:

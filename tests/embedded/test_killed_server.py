@@ -57,6 +57,7 @@ def test_killing_the_keeper_ends_the_server_and_start_brings_it_back(home: Path,
     assert tools.processes_of(home) == []
 
 
+@pytest.mark.long
 def test_a_start_while_the_server_of_a_killed_keeper_still_ends_waits_for_it(home: Path, tools: Any) -> None:
     with EmbeddedServer(home) as used:
         tools.write_row(used.start())
@@ -92,6 +93,7 @@ def test_killing_everything_at_once_leaves_nothing_and_loses_nothing(home: Path,
     assert tools.rows(home) == 1
 
 
+@pytest.mark.long
 def test_a_backend_that_outlived_keeper_and_server_does_not_block_the_next_start(
     home: Path, programs: Any, tools: Any
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_backend_that_outlived_keeper_and_server_does_not_block_the_next_start
     assert not busy.is_alive()
 
 
+@pytest.mark.long
 def test_a_lock_file_that_names_a_stranger_does_not_block_the_next_start(home: Path, programs: Any, tools: Any) -> None:
     user = programs(home)
     tools.write_row(user.answer()["url"])
@@ -121,6 +124,7 @@ def test_a_lock_file_that_names_a_stranger_does_not_block_the_next_start(home: P
     assert tools.rows(home) == 1
 
 
+@pytest.mark.long
 def test_a_home_that_was_moved_after_a_kill_starts(home: Path, programs: Any, tools: Any) -> None:
     user = programs(home)
     tools.write_row(user.answer()["url"])
@@ -136,6 +140,7 @@ def test_a_home_that_was_moved_after_a_kill_starts(home: Path, programs: Any, to
 
 
 @pytest.mark.parametrize("victim", ["program", "keeper", "initdb", "all"])
+@pytest.mark.long
 def test_a_kill_during_initdb_leaves_a_home_that_starts(fresh: Path, programs: Any, tools: Any, victim: str) -> None:
     user = programs(fresh)
     tools.eventually(lambda: any(fresh.glob("data.incomplete-*/base")))
@@ -170,6 +175,7 @@ def test_a_terminated_keeper_stops_its_server_properly(home: Path, programs: Any
     assert "database system is shut down" in (home / "server.log").read_text()
 
 
+@pytest.mark.long
 def test_a_server_that_dies_again_and_again_is_given_up_loudly(home: Path, programs: Any, tools: Any) -> None:
     user = programs(home)
     found = user.answer()

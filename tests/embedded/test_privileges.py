@@ -57,6 +57,7 @@ def test_root_works_in_a_closed_folder_without_changing_owner_or_mode(
     assert Path("/etc/passwd").read_bytes() == accounts
 
 
+@pytest.mark.long
 def test_root_without_namespaces_runs_the_server_as_nobody(
     as_root: None, open_folder: Path, tools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def test_root_without_namespaces_runs_the_server_as_nobody(
     assert tools.rows(home) == 1
 
 
+@pytest.mark.long
 def test_the_server_of_nobody_ends_with_its_keeper_and_recovers(
     as_root: None, open_folder: Path, programs: Any, tools: Any
 ) -> None:
@@ -116,6 +118,7 @@ def test_a_home_or_binaries_nobody_can_reach_are_named_in_the_error(
     assert closed.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.long
 def test_an_ordinary_user_runs_the_server_and_root_joins_as_that_user(
     as_root: None, open_folder: Path, installed: Binaries, programs: Any, tools: Any
 ) -> None:
@@ -168,6 +171,7 @@ def test_the_socket_is_closed_to_other_users_even_in_an_open_home(
     home.chmod(0o700)
 
 
+@pytest.mark.long
 def test_a_user_without_an_account_can_run_the_server(
     as_root: None, open_folder: Path, installed: Binaries, programs: Any, tools: Any
 ) -> None:

@@ -55,6 +55,7 @@ def test_eight_programs_starting_at_the_same_instant_get_one_server(fresh: Path,
     assert tools.processes_of(fresh) == []
 
 
+@pytest.mark.long
 def test_a_program_that_arrives_while_the_server_stops_gets_a_new_one(home: Path, programs: Any, tools: Any) -> None:
     for _ in range(3):
         leaving = programs(home)
@@ -66,6 +67,7 @@ def test_a_program_that_arrives_while_the_server_stops_gets_a_new_one(home: Path
         arriving.leave()
 
 
+@pytest.mark.long
 def test_a_start_just_after_the_last_user_was_killed_gets_a_server_that_stays(
     home: Path, programs: Any, tools: Any
 ) -> None:
@@ -130,6 +132,7 @@ def test_an_ephemeral_server_is_removed_after_its_user_was_killed(programs: Any,
     tools.nothing_runs(folder)
 
 
+@pytest.mark.long
 def test_what_a_killed_keeper_of_an_ephemeral_server_left_is_removed_by_the_next(
     programs: Any, tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +154,7 @@ def test_what_a_killed_keeper_of_an_ephemeral_server_left_is_removed_by_the_next
     home.path.rmdir()
 
 
+@pytest.mark.long
 def test_over_tcp_the_password_is_needed_and_never_shown(home: Path, tools: Any) -> None:
     password = (home / "pgpass").read_text().strip().rpartition(":")[2]
 
@@ -184,6 +188,7 @@ def test_settings_reach_the_server_and_its_address_is_not_among_them(home: Path,
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 @pytest.mark.parametrize("tcp", [False, True])
+@pytest.mark.long
 def test_a_restart_keeps_the_address_and_what_was_committed(home: Path, tools: Any, tcp: bool, mode: Any) -> None:
     with EmbeddedServer(home, tcp=tcp) as restarted:
         url, before = restarted.start(), status(home)

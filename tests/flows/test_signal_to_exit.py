@@ -114,6 +114,7 @@ async def test_claiming_stops_at_once_and_what_waits_stays_for_others(app: TestR
 
 @pytest.mark.parametrize("by", ["python", "sql"])
 @pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.long
 async def test_what_may_begin_only_once_is_buried_when_its_worker_goes(
     app: TestRota, rota_worker: StartWorker, tmp_path: Path, how: str, by: str
 ) -> None:

@@ -872,6 +872,7 @@ def test_a_payload_over_the_limit_is_refused_with_both_sizes() -> None:
         (Any, lambda: functools.reduce(lambda inner, _: [inner, inner], range(60), "x")),
     ],
 )
+@pytest.mark.long
 def test_a_payload_far_over_the_limit_is_refused_at_once_and_without_a_copy(annotation: Any, make: Any) -> None:
     value = make()
     subject = taking(annotation)

@@ -42,8 +42,6 @@ from rota.jobs.worker import WorkerSettings
 from rota.postgres.query import scalar, statement
 from rota.testing import TestRota, fact, until
 
-pytestmark = pytest.mark.slow
-
 
 async def test_a_snoozed_job_comes_back_later_at_no_cost(rota_app: TestRota) -> None:
     runs: list[int] = []

@@ -34,8 +34,6 @@ from rota.leases.members import leave_member
 from rota.postgres.query import Query
 from rota.testing import TestRota
 
-pytestmark = pytest.mark.slow
-
 ONE, TWO, GONE = UUID(int=1), UUID(int=2), UUID(int=9)
 TASKS = {"t": 1}
 FAILURE = Failure("ValueError", "no", "trace")
@@ -368,6 +366,7 @@ def test_a_unique_job_that_is_rolled_back_keeps_nobody_out(stage: Stage, conflic
         assert stage.states() == ["queued"]
 
 
+@pytest.mark.long
 def test_bulk_puts_of_the_same_keys_in_other_orders_never_wait_in_a_circle(stage: Stage) -> None:
     a, b, c = unique("a"), unique("b"), unique("c")
     scripts = [putting(a, b, c), commit], [putting(c, b, a), commit], [putting(b, a), commit]
@@ -415,6 +414,7 @@ held_up = pytest.mark.parametrize(("ended", "left"), [([1, 2], 3), ([1, 3], 2)],
 @held_up
 @pytest.mark.parametrize("ends", [cancel_jobs, discard_jobs], ids=["cancel", "discard"])
 @pytest.mark.parametrize("kind", ["succeeded", "retried"])
+@pytest.mark.long
 def test_jobs_that_are_ended_while_they_settle_in_another_order_never_wait_in_a_circle(
     stage: Stage, kind: str, ends: Callable[..., Query[Any]], ended: list[int], left: int
 ) -> None:
@@ -432,6 +432,7 @@ def test_jobs_that_are_ended_while_they_settle_in_another_order_never_wait_in_a_
 
 
 @held_up
+@pytest.mark.long
 def test_jobs_that_are_cancelled_while_they_are_replaced_in_another_order_never_wait_in_a_circle(
     stage: Stage, ended: list[int], left: int
 ) -> None:
@@ -444,6 +445,7 @@ def test_jobs_that_are_cancelled_while_they_are_replaced_in_another_order_never_
         assert told[(2, 3, 1).index(left)] == (left, True, "queued")
 
 
+@pytest.mark.long
 def test_keys_of_a_bulk_put_are_taken_before_the_first_of_its_jobs_is_put(stage: Stage) -> None:
     def given(db: Db) -> None:
         ask(db, put(unique("a"), unique("b")))
@@ -552,6 +554,7 @@ def test_plain_jobs_of_callers_at_a_stricter_isolation_never_conflict(
 
 @every_strict_level
 @every_conflict
+@pytest.mark.long
 def test_unique_jobs_of_callers_at_a_stricter_isolation_are_put_once_or_refused(
     callers: Stage, rota_app: TestRota, level: str, conflict: str
 ) -> None:

@@ -42,7 +42,7 @@ from rota.leases.members import leave_member
 from rota.postgres.query import Query
 from rota.testing import DatabaseServer
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.one_server, pytest.mark.long, pytest.mark.timeout(180)]
 
 ROWS = 1_000_000
 # Each needs a filled database of its own, so by default one is tried; `make plans` tries them all.

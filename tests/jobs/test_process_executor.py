@@ -41,8 +41,6 @@ from rota.postgres.query import Query
 from rota.service.points import set_hook
 from rota.testing import TestRota, WorkerProcess, until
 
-pytestmark = pytest.mark.slow
-
 TASKS = '''
 import asyncio, atexit, ctypes, os, resource, signal, subprocess, sys, time
 from datetime import date, timedelta
@@ -433,6 +431,7 @@ async def test_async_bodies_of_one_child_share_an_event_loop(children: Children,
     assert await result(children, tasks.loop) == await result(children, tasks.loop)
 
 
+@pytest.mark.long
 async def test_no_more_children_are_started_than_allowed(children: Children, tasks: ModuleType) -> None:
     pids = await asyncio.gather(*(result(children, tasks.pid) for _ in range(6)))
 
@@ -471,6 +470,7 @@ async def test_a_body_that_finds_no_memory_fails_like_any_other(children: Childr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the score is Linux's")
+@pytest.mark.long
 async def test_when_memory_runs_out_a_child_goes_before_its_worker(children: Children, tasks: ModuleType) -> None:
     ours = int(Path("/proc/self/oom_score_adj").read_text())
 
@@ -495,6 +495,7 @@ async def test_what_a_body_raises_is_told_as_if_it_had_run_here(
     ("name", "raised"),
     [("leave_politely", "SystemExit"), ("interrupt", "KeyboardInterrupt"), ("cancel_itself", "CancelledError")],
 )
+@pytest.mark.long
 async def test_what_would_end_a_process_fails_the_attempt_and_the_child_goes_on(
     children: Children, tasks: ModuleType, name: str, raised: str
 ) -> None:
@@ -542,6 +543,7 @@ async def test_a_body_whose_time_is_up_may_clean_up_and_is_gone(
     assert (tmp_path / "held.cleaned").exists()
 
 
+@pytest.mark.long
 async def test_a_body_that_will_not_end_is_killed_when_its_time_is_up(
     children: Children, tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -554,6 +556,7 @@ async def test_a_body_that_will_not_end_is_killed_when_its_time_is_up(
     assert is_gone(await started(tmp_path / "held"))
 
 
+@pytest.mark.long
 async def test_the_start_of_a_child_is_not_the_bodys_time(children: Children, tasks: ModuleType) -> None:
     assert isinstance(await run(children, tasks.be_quick), Succeeded)
 
@@ -575,6 +578,7 @@ async def test_a_cancelled_body_may_clean_up_and_is_gone(
 
 
 @pytest.mark.parametrize(("told", "patience"), [("cancelled", "_PATIENCE_SECONDS"), (None, "_HURRY_SECONDS")])
+@pytest.mark.long
 async def test_a_cancelled_body_that_will_not_end_is_killed(
     children: Children,
     tasks: ModuleType,
@@ -610,6 +614,7 @@ async def test_who_cancels_twice_does_not_wait_for_the_body(
     assert is_gone(pid)
 
 
+@pytest.mark.long
 async def test_a_draining_worker_tells_the_bodies_that_run_and_those_that_begin(
     children: Children, tasks: ModuleType, tmp_path: Path
 ) -> None:
@@ -639,6 +644,7 @@ if loading.get():
 """
 
 
+@pytest.mark.long
 async def test_a_child_that_dies_at_its_start_costs_an_attempt_unless_the_worker_stops(
     children: Children, load: Callable[..., ModuleType]
 ) -> None:
@@ -654,6 +660,7 @@ async def test_a_child_that_dies_at_its_start_costs_an_attempt_unless_the_worker
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.long
 async def test_a_signal_from_elsewhere_is_left_to_the_worker(
     children: Children, tasks: ModuleType, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -690,6 +697,7 @@ async def test_a_body_may_print_and_reads_nothing(
 
 
 @pytest.mark.parametrize("name", ["leave_a_fork", "leave_a_program"])
+@pytest.mark.long
 async def test_what_a_body_started_goes_with_its_child(
     children: Children, tasks: ModuleType, tmp_path: Path, name: str
 ) -> None:
@@ -700,6 +708,7 @@ async def test_what_a_body_started_goes_with_its_child(
     await until(lambda: is_gone(left) or is_zombie(left), what="it is gone, or waits for an init to notice")
 
 
+@pytest.mark.long
 async def test_a_daemon_that_a_body_left_does_not_hide_the_death_of_its_child(
     children: Children, tasks: ModuleType, tmp_path: Path
 ) -> None:
@@ -713,6 +722,7 @@ def is_zombie(pid: int) -> bool:
     return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
 
 
+@pytest.mark.long
 async def test_a_child_that_died_while_idle_costs_no_attempt(children: Children, tasks: ModuleType) -> None:
     pid = int(await result(children, tasks.pid) or 0)
 
@@ -721,6 +731,7 @@ async def test_a_child_that_died_while_idle_costs_no_attempt(children: Children,
     assert int(await result(children, tasks.pid) or 0) != pid
 
 
+@pytest.mark.long
 async def test_a_child_with_nothing_to_do_ends_after_a_while(
     children: Children, tasks: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -731,6 +742,7 @@ async def test_a_child_with_nothing_to_do_ends_after_a_while(
     await until(lambda: is_gone(pid))
 
 
+@pytest.mark.long
 async def test_a_child_with_nothing_to_do_cleans_up_when_the_worker_closes(
     children: Children, tasks: ModuleType, tmp_path: Path
 ) -> None:
@@ -741,6 +753,7 @@ async def test_a_child_with_nothing_to_do_cleans_up_when_the_worker_closes(
     assert (tmp_path / "cleaned").exists()
 
 
+@pytest.mark.long
 async def test_a_child_that_is_on_its_way_out_is_told_nothing_more(
     children: Children, tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -758,6 +771,7 @@ def own_processes() -> set[str]:
     return {pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
 
 
+@pytest.mark.long
 async def test_nothing_is_left_of_thirty_jobs_and_their_crashes(tasks: ModuleType, tmp_path: Path) -> None:
     others = own_processes()
     descriptors = Path("/proc/self/fd") if sys.platform == "linux" else Path("/dev/fd")
@@ -842,6 +856,7 @@ app = Rota("postgresql://nobody@127.0.0.1:1/nowhere")
         ),
     ],
 )
+@pytest.mark.long
 async def test_a_child_finds_a_task(
     children: Children, load: Callable[..., ModuleType], tmp_path: Path, files: dict[str, str]
 ) -> None:
@@ -868,6 +883,7 @@ async def test_a_child_finds_a_task_in_a_file_that_cannot_be_imported_by_name(
     ("text", "why"),
     [("", "holds no task 'pid'"), ("import rota\nraise OSError('the disk is full')", "OSError: the disk is full")],
 )
+@pytest.mark.long
 async def test_a_task_that_is_not_there_in_the_child_fails_the_attempt(
     children: Children, tasks: ModuleType, text: str, why: str
 ) -> None:
@@ -934,6 +950,7 @@ async def test_a_transaction_in_a_child_commits_the_jobs_success_with_its_work(
 
 
 @pytest.mark.parametrize("name", ["commit_and_report", "commit_and_report_async"])
+@pytest.mark.long
 async def test_a_body_in_a_child_reports_from_within_its_transaction(
     app: TestRota, tasks: ModuleType, name: str
 ) -> None:
@@ -981,6 +998,7 @@ async def test_a_job_that_is_cancelled_ends_with_its_process(
     assert (await app.jobs.get(job.id)).state == "cancelled"
 
 
+@pytest.mark.long
 async def test_a_body_that_goes_on_after_its_transaction_is_not_taken_for_one_that_lost_its_claim(
     app: TestRota, tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1010,6 +1028,7 @@ async def test_a_body_that_goes_on_after_its_transaction_is_not_taken_for_one_th
 
 
 @pytest.mark.parametrize("how", ["crash", "take too long"])
+@pytest.mark.long
 async def test_a_body_that_has_committed_in_a_child_has_succeeded_however_the_child_ends(
     app: TestRota, tasks: ModuleType, tmp_path: Path, how: str
 ) -> None:
@@ -1021,6 +1040,7 @@ async def test_a_body_that_has_committed_in_a_child_has_succeeded_however_the_ch
     assert [type(each) for each in told] == [JobSucceeded]
 
 
+@pytest.mark.long
 async def test_a_body_that_has_committed_in_a_child_and_is_ended_by_a_stop_has_succeeded(
     app: TestRota, tasks: ModuleType, tmp_path: Path
 ) -> None:
@@ -1048,6 +1068,7 @@ async def test_a_stop_hands_back_what_will_not_end_and_its_process_is_gone(
     assert [(job.state, job.attempt) for job in [await app.jobs.get(job.id)]] == [("queued", 0)]
 
 
+@pytest.mark.long
 async def test_who_cancels_a_worker_again_and_again_leaves_no_process_and_no_claim_behind(
     app: TestRota, tasks: ModuleType, tmp_path: Path
 ) -> None:
@@ -1067,6 +1088,7 @@ async def test_who_cancels_a_worker_again_and_again_leaves_no_process_and_no_cla
     await until(lambda: [each.end_reason for each in app.members_sync(ended=True)] == ["left"], what="it has left")
 
 
+@pytest.mark.long
 async def test_a_stop_ends_a_body_at_its_next_checkpoint(app: TestRota, tasks: ModuleType, tmp_path: Path) -> None:
     job = await app.enqueue(tasks.count_up.bind(tmp_path / "counting"))
     working = asyncio.create_task(app.work(grace=60))
@@ -1123,6 +1145,7 @@ print(app.jobs.get_sync(app.jobs.list_sync()[0].id).errors[0].message)
     ("text", "said"),
     [(GUARDED, "succeeded True"), (UNGUARDED, 'Put what starts it behind `if __name__ == "__main__":`')],
 )
+@pytest.mark.long
 def test_a_script_is_loaded_without_being_run(rota_database: str, tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "script.py").write_text(SCRIPT + text)
 

@@ -96,6 +96,7 @@ def test_a_secret_of_several_lines_is_found_where_a_margin_divides_them() -> Non
 
 
 @given(st.text(), st.text(min_size=4).filter(lambda text: len(text.strip()) >= 4), st.text())
+@pytest.mark.long
 def test_whatever_surrounds_it_a_secret_is_gone(before: str, secret: str, after: str) -> None:
     assert secret not in blotted(before + secret + after, forms([secret])).replace(MASK, "")
 

@@ -22,8 +22,6 @@ from rota.postgres.query import Query
 from rota.postgres.schema import migrate
 from rota.testing import TestRota
 
-pytestmark = pytest.mark.slow
-
 Db = psycopg.Connection[Any]
 
 KEY = lock_key("rota", "lock", "upkeep")
@@ -539,6 +537,7 @@ def test_jobs_settle_while_they_are_given_partitions(rota_database: str, rota_ap
     assert len(rows(db, "attempts")) == settled
 
 
+@pytest.mark.long
 def test_settled_jobs_are_found_at_every_moment_while_they_are_given_partitions(
     rota_database: str, rota_app: TestRota, db: Db
 ) -> None:
@@ -610,6 +609,7 @@ def test_functions_with_the_rights_of_their_owner_find_only_what_the_owner_means
 
 
 @pytest.mark.parametrize("schema", ["Rota", 'quo"te', "100%", "it's", "$$", "a.b", "{schema}", "%I %s", "x" * 63])
+@pytest.mark.long
 def test_upkeep_works_in_a_schema_of_any_name(rota_database: str, db: Db, schema: str) -> None:
     migrate(Connector(Dsn(rota_database), "test"), schema)
     ask(db, declare_retention(read_retention({"audit": Retention("60d", results="1d")})), schema)
@@ -685,6 +685,7 @@ def test_odd_class_names_are_refused_here_and_there(db: Db, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "x" * 40, "7d", "_", "restful", "arrest", "a20250101", "select"])
+@pytest.mark.long
 def test_any_other_name_has_its_tables(db: Db, name: str) -> None:
     declare(db, **{name: "7d"})
 

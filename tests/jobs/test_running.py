@@ -18,8 +18,6 @@ from rota import ClaimLost, InvalidArguments, JobCancelled, PayloadTooLarge, Ret
 from rota.facts import Drained, JobClaimLost, JobFailed, JobRaisedAfterSuccess, JobSucceeded
 from rota.testing import TcpProxy, TestRota, until
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def ledger(rota_database: str) -> Iterator[psycopg.Connection[Any]]:

@@ -216,6 +216,7 @@ def test_a_key_in_use_keeps_the_history_until_it_can_be_noted(
     assert not charge.enqueue_sync(1).existing
 
 
+@pytest.mark.long
 def test_very_many_cancelled_jobs_are_noted_in_several_rounds(rota_app: TestRota, db: psycopg.Connection[Any]) -> None:
     charge = rota_app.task(name="charge", unique=NEVER_AGAIN)(lambda order: None)
     jobs = rota_app.enqueue_many_sync([charge.bind(n) for n in range(5001)])

@@ -145,6 +145,7 @@ def test_a_block_that_ends_in_a_moment_of_doubt_raises_nothing_if_nothing_was_lo
 
 
 @pytest.mark.parametrize("says", [False, DatabaseUnavailable("away")])
+@pytest.mark.long
 def test_and_raises_if_it_was_or_nobody_can_tell(
     rota_database: str, monkeypatch: pytest.MonkeyPatch, says: Any
 ) -> None:

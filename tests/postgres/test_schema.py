@@ -29,6 +29,7 @@ def expand(folder: Path, number: int, sql: str, older_workers: str = "fine") -> 
 
 
 @pytest.mark.parametrize("schema", ODD_NAMES)
+@pytest.mark.long
 def test_any_schema_name_works_from_migration_to_result(rota_database: str, schema: str) -> None:
     app = Rota(rota_database, schema=schema)
 

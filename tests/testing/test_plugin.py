@@ -140,6 +140,7 @@ def test_an_app_that_cannot_be_had_is_named(user: pytest.Pytester, path: str, wh
     result.stdout.fnmatch_lines([why])
 
 
+@pytest.mark.long
 def test_workers_of_a_run_share_one_embedded_server_which_is_gone_afterwards(
     user: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
