@@ -245,15 +245,21 @@ class Rota:
         self._check_retention()
         if self.retention:
             await self.database.run(declare_retention(self.retention))
+        digests = {schedule.name: schedule.digest() for schedule in schedules}
         scheduler = Scheduler(
-            self.database, self.tasks, self.facts, codec=self.codec, hears=lambda: place.control.hears
+            self.database,
+            self.tasks,
+            self.facts,
+            codec=self.codec,
+            hears=lambda: place.control.hears,
+            declared=digests,
         )
         worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler)
         work = {
             "queues": queues if queues is None else list(queues),
             "concurrency": settings.concurrency,
             "tasks": {name: self.tasks[name].version for name in sorted(self.tasks)},
-            "schedules": {schedule.name: str(schedule.digest()) for schedule in schedules},
+            "schedules": {name: str(digest) for name, digest in digests.items()},
             **({"mark": self.mark} if self.mark else {}),
         }
         place = await self._membership.enter(worker.reactions, work)

@@ -46,6 +46,7 @@ __all__ = [
     "ScheduleMissed",
     "ScheduleOrphaned",
     "ScheduleSkipped",
+    "ScheduleUnclaimed",
     "SchedulesDeclared",
     "SingletonFailed",
     "StandingBy",
@@ -154,6 +155,14 @@ class ScheduleMissed(Fact):
 
     name: str
     runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleUnclaimed(Fact):
+    """A schedule has put a job for a task that no live worker knows. The job waits for one that does."""
+
+    name: str
+    task: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 TABLES = "postgres/migrations/0005_schedules.sql"
 SCHEDULER = "tests/schedules/test_scheduler.py"
+HINDRANCES = "tests/schedules/test_hindrances.py"
 
 MUTANTS = [
     Mutant(
@@ -28,10 +29,10 @@ MUTANTS = [
         """        where known.next_at <= clock
           and known.paused_at is null
         order by known.name
-        for update of known skip locked""",
+        for no key update of known skip locked""",
         """        where known.paused_at is null
         order by known.name
-        for update of known skip locked""",
+        for no key update of known skip locked""",
         SCHEDULER,
     ),
     Mutant(
@@ -40,10 +41,10 @@ MUTANTS = [
         """        where known.next_at <= clock
           and known.paused_at is null
         order by known.name
-        for update of known skip locked""",
+        for no key update of known skip locked""",
         """        where known.next_at <= clock
         order by known.name
-        for update of known skip locked""",
+        for no key update of known skip locked""",
         SCHEDULER,
     ),
     Mutant(
@@ -56,8 +57,8 @@ MUTANTS = [
     Mutant(
         "a run beside another",
         TABLES,
-        "known.overlap = 'skip' and busy.due as skips, busy.anyhow as busy",
-        "false as skips, busy.anyhow as busy",
+        "busy.due as skips",
+        "false as skips",
         SCHEDULER,
     ),
     Mutant(
@@ -77,8 +78,8 @@ MUTANTS = [
     Mutant(
         "a child that waits for one of its parents only",
         TABLES,
-        "exit when eaten.full is not true;",
-        "exit when eaten.parent_job is null;",
+        "select counted.child, min(counted.turns) as turns",
+        "select counted.child, max(counted.turns) as turns",
         SCHEDULER,
     ),
     Mutant(
@@ -108,5 +109,95 @@ MUTANTS = [
         "                await self._scheduler.catch_up()\n",
         "                pass\n",
         SCHEDULER,
+    ),
+    Mutant(
+        "one row that stops every other",
+        "schedules/plan.py",
+        "    except Exception as error:",
+        "    except ValueError as error:",
+        HINDRANCES,
+    ),
+    Mutant(
+        "a refusal that stops every other",
+        "schedules/scheduler.py",
+        "            if not is_about_data(error.__cause__):\n                raise\n",
+        "            raise\n",
+        HINDRANCES,
+    ),
+    Mutant(
+        "a slot of the year one counted from",
+        "schedules/plan.py",
+        "    if first < due.now - _FARTHEST:",
+        "    if False:",
+        HINDRANCES,
+    ),
+    Mutant(
+        "a drain without end", "schedules/scheduler.py", "self._until = self._until or horizon.now", "pass", HINDRANCES
+    ),
+    Mutant(
+        "all slots in one statement", "schedules/scheduler.py", "if slots >= _BATCH_SLOTS:", "if False:", HINDRANCES
+    ),
+    Mutant(
+        "locked rows that hide the others",
+        "schedules/scheduler.py",
+        "            last = due[-1]\n",
+        "            last = None\n",
+        HINDRANCES,
+    ),
+    Mutant(
+        "locked rows asked for all the time",
+        "schedules/scheduler.py",
+        "_LOCKED_SECONDS if horizon.due_in <= 0 else 0.0",
+        "0.0",
+        HINDRANCES,
+    ),
+    Mutant(
+        "conclusions that wait for a lock",
+        "postgres/migrations/0005_schedules.sql",
+        "        order by known.name\n        for no key update skip locked\n",
+        "        order by known.name\n        for no key update\n",
+        HINDRANCES,
+    ),
+    Mutant(
+        "a run for later in the way",
+        "postgres/migrations/0005_schedules.sql",
+        "          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= {schema}.now())\n    );",
+        "    );",
+        HINDRANCES,
+    ),
+    Mutant(
+        "an end before the last run",
+        "schedules/plan.py",
+        "        slots = slots[: max(0, due.max_runs - due.runs)]\n",
+        "        slots = slots[: max(0, due.max_runs - due.runs)]\n        then = None if len(slots) + due.runs >= due.max_runs else then\n",
+        HINDRANCES,
+    ),
+    Mutant(
+        "a task that nobody knows, untold",
+        "schedules/scheduler.py",
+        "if due.task not in self._tasks and",
+        "if False and",
+        HINDRANCES,
+    ),
+    Mutant(
+        "an older leader that knows better",
+        "schedules/scheduler.py",
+        "if task is None or due.version != task.version or",
+        "if task is None or",
+        HINDRANCES,
+    ),
+    Mutant(
+        "a leader that judges what others declare",
+        "schedules/scheduler.py",
+        "        if due.digest is not None and self._declared.get(due.name) != due.digest:\n            return\n",
+        "",
+        HINDRANCES,
+    ),
+    Mutant(
+        "events that anyone may emit",
+        "postgres/migrations/0005_schedules.sql",
+        "revoke execute on function {schema}.emit(text, jsonb, jsonb) from public;\n",
+        "",
+        "tests/postgres/test_roles.py",
     ),
 ]

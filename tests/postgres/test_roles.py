@@ -189,3 +189,13 @@ async def test_who_looks_can_change_nothing(roles: Roles) -> None:
             await office.tasks["double"].using(unique=True).enqueue(21)
         with pytest.raises(RotaError, match="permission denied"):
             await office.adopt()
+
+
+def test_what_runs_with_the_rights_of_its_owner_is_open_to_nobody_by_default(rota_database: str) -> None:
+    with psycopg.connect(rota_database) as db:
+        found = db.execute(
+            "select proname from pg_proc where pronamespace = 'rota'::regnamespace and prosecdef and prorettype <> 'trigger'::regtype "
+            "and has_function_privilege('public', oid, 'execute') order by 1"
+        ).fetchall()
+
+    assert found == []

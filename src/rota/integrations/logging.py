@@ -59,6 +59,11 @@ def words(fact: Fact) -> Words | None:
             return logging.INFO, f"schedule {name}: {runs} slot(s) left out, as a run of it is still under way"
         case facts.ScheduleMissed(name, runs):
             return logging.WARNING, f"schedule {name}: {runs} slot(s) were missed and are not made up for"
+        case facts.ScheduleUnclaimed(name, task):
+            return (
+                logging.WARNING,
+                f"schedule {name}: no live worker knows its task {task}; the job waits for one that does",
+            )
         case facts.ScheduleBroken(name, problem):
             return logging.ERROR, f"schedule {name} cannot go on, and waits until it is put anew: {problem}"
         case facts.SchedulesDeclared(added, changed, left):

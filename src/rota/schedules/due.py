@@ -8,10 +8,12 @@ frozen in the middle changes nothing when it wakes; that one process leads only 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
+from uuid import UUID
 
 from rota.postgres.query import Query, many, one, scalar, statement
 from rota.schedules.misfire import Misfire
@@ -23,12 +25,19 @@ __all__ = [
     "Plan",
     "conclude",
     "find_due",
+    "find_unknown_tasks",
     "fire",
+    "forget_stray_slots",
     "look_ahead",
+    "mark_broken",
     "prune_slots",
     "release",
     "resume_pauses",
 ]
+
+
+# An error may quote what nobody can store.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class DueSchedule(NamedTuple):
@@ -51,7 +60,7 @@ class DueSchedule(NamedTuple):
     end_at: datetime | None
     max_runs: int | None
     jitter: timedelta
-    exclude: Any
+    exclude: str | None
     misfire: Misfire
     misfire_grace: timedelta
     misfire_limit: int
@@ -59,7 +68,7 @@ class DueSchedule(NamedTuple):
     next_at: datetime
     last_slot: datetime | None
     runs: int
-    delay: timedelta | None
+    digest: UUID | None
     now: datetime
 
 
@@ -68,22 +77,29 @@ FIND_DUE = statement(
     """
     select
         due.name, due.revision, due.task, due.args::text, due.version, due.kind, due.cron, due.every, due.at, due.tz,
-        due.anchor, due.dst_gap, due.dst_overlap, due.start_at, due.end_at, due.max_runs, due.jitter, due.exclude,
-        due.misfire, due.misfire_grace, due.misfire_limit, due.next_slot, due.next_at, due.last_slot, due.runs, due.delay,
+        due.anchor, due.dst_gap, due.dst_overlap, due.start_at, due.end_at, due.max_runs, due.jitter, due.exclude::text,
+        due.misfire, due.misfire_grace, due.misfire_limit, due.next_slot, due.next_at, due.last_slot, due.runs, due.digest,
         {schema}.now()
     from {schema}.schedules as due
-    where due.next_at <= (select {schema}.now())
+    where due.next_at <= least((select {schema}.now()), %(until)s::timestamptz)
       and due.paused_at is null
       and due.problem is null
+      and (due.next_at, due.name) > (%(after_at)s::timestamptz, %(after_name)s::text)
     order by due.next_at, due.name
     limit %(limit)s
     """,
 )
 
 
-def find_due(limit: int) -> Query[list[DueSchedule]]:
-    """The schedules that are due, the longest first."""
-    return FIND_DUE.query({"limit": limit}, read=lambda rows: [DueSchedule._make(row) for row in rows])
+def find_due(limit: int, after: DueSchedule | None = None, until: datetime | None = None) -> Query[list[DueSchedule]]:
+    """The schedules that are due, and were then, the longest first: those behind this one."""
+    params = {
+        "limit": limit,
+        "until": "infinity" if until is None else until.isoformat(),
+        "after_at": "-infinity" if after is None else after.next_at.isoformat(),
+        "after_name": "" if after is None else after.name,
+    }
+    return FIND_DUE.query(params, read=lambda rows: [DueSchedule._make(row) for row in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +139,7 @@ def fire(plans: Sequence[Plan]) -> Query[list[Fired]]:
             "then_slot": None if plan.then_slot is None else plan.then_slot.isoformat(),
             "then_at": None if plan.then_at is None else plan.then_at.isoformat(),
             "missed": plan.missed,
-            "problem": plan.problem,
+            "problem": None if plan.problem is None else _UNSTORABLE.sub("?", plan.problem),
         }
         for plan in plans
     ]
@@ -137,6 +153,7 @@ class Horizon:
     due_in: float | None
     ends: bool
     waiting: bool
+    now: datetime
 
 
 LOOK_AHEAD = statement(
@@ -153,7 +170,8 @@ LOOK_AHEAD = statement(
             limit 1
         ),
         exists (select from {schema}.schedule_ends),
-        exists (select from {schema}.slots where job_id is null)
+        exists (select from {schema}.slots where job_id is null),
+        {schema}.now()
     """,
 )
 
@@ -194,15 +212,21 @@ RESUME_PAUSES = statement(
         update {schema}.schedules as known
         set next_slot = {schema}.now() + known.delay,
             next_at = {schema}.now() + known.delay
-        where known.kind = 'delay'
-          and known.next_at is null
-          and known.paused_at is null
-          and known.problem is null
-          and (known.max_runs is null or known.runs < known.max_runs)
-          and (known.end_at is null or {schema}.now() + known.delay < known.end_at)
-          and not exists (select from {schema}.jobs as live where live.schedule = known.name)
-          and not exists (select from {schema}.slots as waits where waits.schedule = known.name and waits.job_id is null)
-          and not exists (select from {schema}.schedule_ends as ended where ended.schedule = known.name)
+        where known.name = any (array(
+            select lost.name
+            from {schema}.schedules as lost
+            where lost.kind = 'delay'
+              and lost.next_at is null
+              and lost.paused_at is null
+              and lost.problem is null
+              and (lost.max_runs is null or lost.runs < lost.max_runs)
+              and (lost.end_at is null or {schema}.now() + lost.delay < lost.end_at)
+              and not {schema}.is_under_way(lost.name)
+              and not exists (select from {schema}.slots as waits where waits.schedule = lost.name and waits.job_id is null)
+              and not exists (select from {schema}.schedule_ends as ended where ended.schedule = lost.name)
+            order by lost.name
+            for no key update skip locked
+        ))
         returning known.name
     )
     select count(*) from resumed
@@ -213,3 +237,62 @@ RESUME_PAUSES = statement(
 def resume_pauses() -> Query[int]:
     """Begin the pause of schedules whose last run is nowhere to be found, as one that was erased; returns how many."""
     return RESUME_PAUSES.query(read=scalar)
+
+
+FORGET_STRAYS = statement(
+    "forget_stray_slots",
+    """
+    with gone as (
+        delete from {schema}.slots as slot
+        where slot.job_id is null
+          and not exists (select from {schema}.schedules as known where known.name = slot.schedule)
+        returning slot.id
+    )
+    select count(*) from gone
+    """,
+)
+
+
+def forget_stray_slots() -> Query[int]:
+    """Forget runs that wait for schedules which are gone; returns how many."""
+    return FORGET_STRAYS.query(read=scalar)
+
+
+FIND_UNKNOWN = statement(
+    "find_unknown_tasks",
+    """
+    select asked.task
+    from unnest(%(tasks)s::text[]) as asked(task)
+    where not exists (
+        select from {schema}.members as member where member.ended_at is null and member.work -> 'tasks' ? asked.task
+    )
+    """,
+)
+
+
+def find_unknown_tasks(tasks: Sequence[str]) -> Query[set[str]]:
+    """Those of these tasks that no live worker knows."""
+    return FIND_UNKNOWN.query({"tasks": list(tasks)}, read=lambda rows: {task for (task,) in rows})
+
+
+MARK_BROKEN = statement(
+    "mark_broken",
+    """
+    with marked as (
+        update {schema}.schedules
+        set problem = %(problem)s,
+            next_slot = null,
+            next_at = null
+        where name = %(name)s
+          and revision = %(revision)s
+        returning name
+    )
+    select count(*) from marked
+    """,
+)
+
+
+def mark_broken(due: DueSchedule, problem: str) -> Query[int]:
+    """Leave it out until someone puts it anew; returns whether it was still as it was read."""
+    params = {"name": due.name, "revision": due.revision, "problem": _UNSTORABLE.sub("?", problem)[:2000]}
+    return MARK_BROKEN.query(params, read=scalar)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from datetime import timedelta
 
 from rota.errors import RotaError
 from rota.schedules.due import DueSchedule, Plan
@@ -10,6 +12,9 @@ from rota.schedules.misfire import decide
 from rota.schedules.timing import Timing, jittered
 
 __all__ = ["make_plan"]
+
+# What was due longer ago is not even counted: a row may say that it was due in the year 1.
+_FARTHEST = timedelta(days=730)
 
 
 def make_plan(due: DueSchedule, check: Callable[[DueSchedule], None]) -> Plan:
@@ -19,7 +24,7 @@ def make_plan(due: DueSchedule, check: Callable[[DueSchedule], None]) -> Plan:
         return _planned(due)
     except RotaError as error:
         problem = str(error)
-    except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # someone wrote something else into the row
+    except Exception as error:  # someone wrote something else into the row
         problem = f"{type(error).__name__}: {error}"
     return Plan(due.name, due.revision, due.next_at, (), None, None, problem=problem[:2000])
 
@@ -37,7 +42,7 @@ def _planned(due: DueSchedule) -> Plan:
             "overlap": due.dst_overlap,
             "start_at": due.start_at,
             "end_at": due.end_at,
-            "exclude": due.exclude,
+            "exclude": None if due.exclude is None else json.loads(due.exclude),
         },
         due.name,
     )
@@ -45,9 +50,12 @@ def _planned(due: DueSchedule) -> Plan:
         # the database, which says when a pause is over, knows nothing of what is left out
         then = timing.next(due.now)
         return Plan(due.name, due.revision, due.next_at, (), then, then)
+    first = due.next_slot
+    if first < due.now - _FARTHEST:
+        first = timing.next(due.now - _FARTHEST) or first
     decision = decide(
         timing,
-        due.next_slot,
+        first,
         due.now,
         misfire=due.misfire,
         grace=due.misfire_grace,
@@ -56,7 +64,8 @@ def _planned(due: DueSchedule) -> Plan:
         jitter=due.jitter,
     )
     slots, then = decision.fire, decision.next_slot
-    if due.max_runs is not None and len(slots) >= due.max_runs - due.runs:
-        slots, then = slots[: max(0, due.max_runs - due.runs)], None
+    if due.max_runs is not None:
+        # whether they are the last, only whoever gives them out can tell: they may be left out
+        slots = slots[: max(0, due.max_runs - due.runs)]
     at = None if then is None else jittered(due.name, then, due.jitter)
     return Plan(due.name, due.revision, due.next_at, slots, then, at, missed=decision.missed)

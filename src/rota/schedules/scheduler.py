@@ -10,25 +10,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from rota.clock import boottime
-from rota.errors import DatabaseUnavailable
-from rota.facts import Facts, ScheduleBroken, ScheduleFired, ScheduleMissed, ScheduleSkipped
+from rota.errors import DatabaseUnavailable, RotaError
+from rota.facts import (
+    DatabaseBack,
+    DatabaseLost,
+    Facts,
+    ScheduleBroken,
+    ScheduleFired,
+    ScheduleMissed,
+    ScheduleSkipped,
+    ScheduleUnclaimed,
+)
 from rota.jobs.codec import Codec, decoded
 from rota.jobs.definition import Task
 from rota.leases.term import Term
+from rota.postgres.connection import is_about_data
 from rota.postgres.pool import Database
 from rota.postgres.query import Query, scalar, statement
 from rota.postgres.session import Session
 from rota.schedules.due import (
     DueSchedule,
+    Fired,
     Horizon,
+    Plan,
     conclude,
     find_due,
+    find_unknown_tasks,
     fire,
+    forget_stray_slots,
     look_ahead,
+    mark_broken,
     prune_slots,
     release,
     resume_pauses,
@@ -47,6 +64,10 @@ _NEEDED_SECONDS = 60.0
 _TIDY_SECONDS = 60.0
 # How long a plan is waited for when the database is away.
 _AWAY_SECONDS = 0.5
+_LOCKED_SECONDS = 0.25
+# Slots that one statement gives out, about.
+_BATCH_SLOTS = 5000
+_PRUNED = 5000
 
 # The plans of these statements are known; see those of the worker.
 _PLANNING = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off"}
@@ -70,6 +91,7 @@ class Scheduler:
         *,
         codec: Codec | None,
         hears: Callable[[], bool],
+        declared: Mapping[str, UUID] | None = None,
     ) -> None:
         self._database = database
         self._tasks = tasks
@@ -77,8 +99,11 @@ class Scheduler:
         self._codec = codec
         self._hears = hears
         self._woken = asyncio.Event()
+        self._declared = declared or {}
         self._checked: dict[str, int] = {}
+        self._asked: dict[str, float] = {}
         self._tidy_at = 0.0
+        self._until: datetime | None = None
 
     def wake(self) -> None:
         """There may be something to do."""
@@ -91,32 +116,45 @@ class Scheduler:
             with contextlib.suppress(DatabaseUnavailable):
                 if await self._database.run(schedules_exist()):
                     return
-            await self._sleep(_NEEDED_SECONDS)
+            await self._sleep(_NEEDED_SECONDS if self._hears() else _POLL_DEAF_SECONDS)
 
     async def lead(self, term: Term) -> None:
         """Give out what is due for as long as the term lasts."""
         session = self._session()
+        away = False
         try:
             while True:
                 self._woken.clear()
                 try:
                     horizon = await self._catch_up(session)
                     await self._tidy(session)
-                except DatabaseUnavailable:
-                    # the control session says so already; nothing is given away meanwhile
+                except DatabaseUnavailable as error:
+                    if not away:
+                        self._facts.emit(DatabaseLost("schedules", str(error)))
+                    away = True
                     await asyncio.sleep(_AWAY_SECONDS)
                     term.check()
                     continue
+                if away:
+                    self._facts.emit(DatabaseBack("schedules"))
+                away = False
                 pause = _POLL_SECONDS if self._hears() else _POLL_DEAF_SECONDS
-                await self._sleep(pause if horizon.due_in is None else min(pause, max(0.0, horizon.due_in)))
+                if horizon.due_in is not None:
+                    # what is due and could not be given out is locked by someone
+                    pause = min(pause, max(_LOCKED_SECONDS if horizon.due_in <= 0 else 0.0, horizon.due_in))
+                await self._sleep(pause)
         finally:
             await session.close()
 
     async def catch_up(self) -> None:
-        """Give out all that is due now, without leading. Waits for a database that is away."""
+        """Give out all that was due when this was first asked for, without leading. Waits for a database that is away.
+
+        What becomes due meanwhile is left for another time: a drain must end, however short a pace is.
+        """
         while True:
             try:
                 horizon = await self._database.run(look_ahead())
+                self._until = self._until or horizon.now
                 if not horizon.ends and not horizon.waiting and (horizon.due_in is None or horizon.due_in > 0):
                     return
                 session = self._session()
@@ -137,40 +175,97 @@ class Scheduler:
                 await self._woken.wait()
 
     async def _catch_up(self, session: Session) -> Horizon:
-        """Do all there is to do; returns what comes next."""
+        """Do all that can be done; returns what comes next. What someone has locked is left for another time."""
         while True:
             horizon = await session.run(look_ahead())
             done = 0
+            if horizon.due_in is not None and horizon.due_in <= 0:
+                done += await self._give_out(session)
             if horizon.ends:
                 done += await session.run(conclude(2 * _BATCH))
             if horizon.waiting or done:
                 done += await session.run(release(_BATCH))
-            if horizon.due_in is not None and horizon.due_in <= 0:
-                done += await self._fire(session)
             if not done:
                 return horizon
 
-    async def _fire(self, session: Session) -> int:
-        due = await session.run(find_due(_BATCH))
-        if not due:
+    async def _give_out(self, session: Session) -> int:
+        """Give out what is due; returns how many schedules have moved on."""
+        moved = 0
+        last: DueSchedule | None = None
+        while due := await session.run(find_due(_BATCH, last, self._until)):
+            last = due[-1]
+            plans: list[tuple[DueSchedule, Plan]] = []
+            slots = 0
+            for number, each in enumerate(due):
+                plan = make_plan(each, self._check)
+                plans.append((each, plan))
+                slots += len(plan.slots)
+                if slots >= _BATCH_SLOTS:
+                    moved += await self._fire(session, plans)
+                    plans, slots = [], 0
+                elif number % 50 == 49:
+                    await asyncio.sleep(0)  # others have their turn
+            moved += await self._fire(session, plans)
+            if len(due) < _BATCH:
+                break
+        return moved
+
+    async def _fire(self, session: Session, plans: Sequence[tuple[DueSchedule, Plan]]) -> int:
+        if not plans:
             return 0
-        plans = [make_plan(each, self._check) for each in due]
-        problems = {plan.name: plan.problem for plan in plans if plan.problem is not None}
-        for fired in await session.run(fire(plans)):
-            if problem := problems.get(fired.name):
-                self._facts.emit(ScheduleBroken(fired.name, problem))
-            if fired.fired and self._facts.wanted(ScheduleFired):
-                self._facts.emit(ScheduleFired(fired.name, fired.fired))
-            if fired.skipped:
-                self._facts.emit(ScheduleSkipped(fired.name, fired.skipped))
-            if fired.missed:
-                self._facts.emit(ScheduleMissed(fired.name, fired.missed))
-        return len(due)
+        try:
+            fired = await session.run(fire([plan for _, plan in plans]))
+        except DatabaseUnavailable:
+            raise
+        except RotaError as error:
+            if not is_about_data(error.__cause__):
+                raise
+            return await self._fire_apart(session, plans, error)
+        await self._tell(session, {plan.name: (due, plan) for due, plan in plans}, fired)
+        return len(fired)
+
+    async def _fire_apart(self, session: Session, plans: Sequence[tuple[DueSchedule, Plan]], error: RotaError) -> int:
+        """PostgreSQL refused what one of them would write: find that one, and let it alone be broken."""
+        if len(plans) > 1:
+            middle = len(plans) // 2
+            return await self._fire(session, plans[:middle]) + await self._fire(session, plans[middle:])
+        ((due, _),) = plans
+        problem = f"its slots could not be given out: {error}"
+        marked: int = await session.run(mark_broken(due, problem))
+        if marked:
+            self._facts.emit(ScheduleBroken(due.name, problem))
+        return marked
+
+    async def _tell(
+        self, session: Session, plans: Mapping[str, tuple[DueSchedule, Plan]], fired: Sequence[Fired]
+    ) -> None:
+        strange: dict[str, str] = {}
+        for each in fired:
+            due, plan = plans[each.name]
+            if plan.problem is not None:
+                self._facts.emit(ScheduleBroken(each.name, plan.problem))
+            if each.fired and self._facts.wanted(ScheduleFired):
+                self._facts.emit(ScheduleFired(each.name, each.fired))
+            if each.skipped:
+                self._facts.emit(ScheduleSkipped(each.name, each.skipped))
+            if each.missed:
+                self._facts.emit(ScheduleMissed(each.name, each.missed))
+            if due.task not in self._tasks and boottime() > self._asked.get(due.task, 0.0) + _TIDY_SECONDS:
+                strange[due.task] = each.name
+        if strange:
+            self._asked |= dict.fromkeys(strange, boottime())
+            for task in await session.run(find_unknown_tasks(sorted(strange))):
+                self._facts.emit(ScheduleUnclaimed(strange[task], task))
 
     def _check(self, due: DueSchedule) -> None:
-        """Raise RotaError when its task cannot take its arguments, as far as this process knows that task."""
+        """Raise RotaError when its task cannot take its arguments, as far as this process can tell.
+
+        Other code, older or newer, may put it for a task that it knows better. What it puts is judged where it runs.
+        """
         task = self._tasks.get(due.task)
-        if task is None or self._checked.get(due.name) == due.revision:
+        if task is None or due.version != task.version or self._checked.get(due.name) == due.revision:
+            return
+        if due.digest is not None and self._declared.get(due.name) != due.digest:
             return
         task.signature.decode(task.upgraded(decoded(self._codec, due.args), due.version))
         if len(self._checked) > 100_000:
@@ -181,7 +276,8 @@ class Scheduler:
         """Now and then: forget old runs, and start pauses anew whose run left no trace of its end."""
         if boottime() < self._tidy_at:
             return
-        self._tidy_at = boottime() + _TIDY_SECONDS * random.uniform(0.8, 1.2)
         await session.run(resume_pauses())
-        while await session.run(prune_slots(5000)) == 5000:
-            pass
+        await session.run(forget_stray_slots())
+        # a batch at a time, as slots come due meanwhile
+        more = await session.run(prune_slots(_PRUNED)) == _PRUNED
+        self._tidy_at = boottime() + (1.0 if more else _TIDY_SECONDS * random.uniform(0.8, 1.2))

@@ -29,7 +29,7 @@ create table {schema}.schedules (
     cron text check ((kind = 'cron') = (cron is not null)),
     every text check ((kind in ('every', 'delay')) = (every is not null)),
     -- of a pause between the end of a run and the next, the same once more as the database reads it
-    delay interval check ((kind = 'delay') = (delay is not null)),
+    delay interval check ((kind = 'delay') = (delay is not null)) check (delay between '1 microsecond' and '36525 days'),
     at timestamptz check ((kind = 'once') = (at is not null)),
     event text check ((kind = 'event') = (event is not null)),
     tz text not null default 'UTC',
@@ -41,18 +41,18 @@ create table {schema}.schedules (
     start_at timestamptz,
     end_at timestamptz,
     max_runs bigint check (max_runs > 0),
-    jitter interval not null default '0' check (jitter >= interval '0'),
+    jitter interval not null default '0' check (jitter between '0' and '36500 days'),
     exclude jsonb,
     misfire text not null default 'once' check (misfire in ('once', 'skip', 'all')),
-    misfire_grace interval not null default '1 minute' check (misfire_grace >= interval '0'),
-    misfire_limit integer not null default 100 check (misfire_limit > 0),
+    misfire_grace interval not null default '1 minute' check (misfire_grace between '0' and '36500 days'),
+    misfire_limit integer not null default 100 check (misfire_limit between 1 and 10000),
     overlap text not null default 'skip' check (overlap in ('skip', 'queue', 'allow')),
     -- runs only when a run of its parent says so
     dormant boolean not null default false,
     note text,
     -- how far it has come: the next slot and when that is due, jitter included; null when nothing is to come by itself
     next_slot timestamptz,
-    next_at timestamptz check (next_at between '0001-01-02 UTC' and '9999-12-30 UTC'),
+    next_at timestamptz,
     last_slot timestamptz,
     last_job bigint,
     runs bigint not null default 0,
@@ -74,7 +74,15 @@ create table {schema}.schedules (
     revision bigint not null default 1,
     created_at timestamptz not null default {schema}.now(),
     updated_at timestamptz not null default {schema}.now(),
-    check ((next_slot is null) = (next_at is null))
+    check ((next_slot is null) = (next_at is null)),
+    -- one row that cannot be read, or added to, would stop every other
+    check (least(at, anchor, start_at, end_at, next_slot, next_at, last_slot) >= '0001-01-02 UTC'),
+    check (greatest(at, anchor, start_at, end_at, next_slot, next_at, last_slot) <= '9999-12-30 UTC'),
+    check (least(paused_at, succeeded_at, failed_at, created_at, updated_at) >= '0001-01-02 UTC'),
+    check (greatest(paused_at, succeeded_at, failed_at, created_at, updated_at) <= '9999-12-30 UTC'),
+    check (greatest(runs, skipped, missed) < 1::bigint << 60),
+    check (failures < 1 << 30),
+    check (revision < 1::bigint << 60)
 ) with (fillfactor = 70);
 
 -- What is due is found here, and nothing is read of what is not.
@@ -159,12 +167,22 @@ create trigger schedule_dead after insert on {schema}.dead
     for each row when (new.schedule is not null)
     execute function {schema}.note_schedule_end('dead');
 
+-- Whether a run of a schedule is under way: one that someone wants later is not.
+create function {schema}.is_under_way(name text) returns boolean
+    language sql stable
+    return exists (
+        select
+        from {schema}.jobs as live
+        where live.schedule = is_under_way.name
+          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= {schema}.now())
+    );
+
 -- Gives these slots a job each and wakes the workers; whoever calls it has locked their schedules.
 create function {schema}.put_slots(ids bigint[]) returns void
     language sql volatile
     begin atomic
         with slot as materialized (
-            select given.id, given.slot_at, given.args, given.schedule,
+            select given.id, given.slot_at, given.args, given.schedule, given.cause,
                    nextval(pg_get_serial_sequence($name${schema}.jobs$name$, 'id')) as job_id
             from {schema}.slots as given
             where given.id = any (ids)
@@ -190,8 +208,17 @@ create function {schema}.put_slots(ids bigint[]) returns void
             where slots.id = slot.id
         ), last as (
             update {schema}.schedules as known
-            set last_job = newest.job_id
-            from (select put.schedule, max(put.id) as job_id from put group by put.schedule) as newest
+            set last_job = greatest(known.last_job, newest.job_id),
+                -- what comes by itself is counted where it is given out
+                runs = known.runs + newest.events,
+                last_slot = greatest(known.last_slot, newest.event_at)
+            from (
+                select
+                    slot.schedule, max(slot.job_id) as job_id, count(*) filter (where slot.cause = 'event') as events,
+                    max(slot.slot_at) filter (where slot.cause = 'event') as event_at
+                from slot
+                group by slot.schedule
+            ) as newest
             where known.name = newest.schedule
         )
         select {schema}.notify('{wake_channel}', queues.queue) from (select distinct put.queue from put) as queues;
@@ -202,7 +229,7 @@ create function {schema}.put_slots(ids bigint[]) returns void
 --
 -- The rows are locked first, in one order. What follows sees all that their last holders have committed.
 create function {schema}.fire(plans jsonb)
-    returns table (name text, fired integer, skipped integer, missed integer)
+    returns table (name text, fired integer, skipped integer, missed bigint)
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $fire$
@@ -221,7 +248,7 @@ begin
         where known.next_at <= clock
           and known.paused_at is null
         order by known.name
-        for update of known skip locked
+        for no key update of known skip locked
     ) as locked;
     if taken is null then
         return;
@@ -230,34 +257,44 @@ begin
     return query
     with plan as materialized (
         select
-            known.name, plan.slots, plan.then_slot, plan.then_at, plan.missed, plan.problem, known.overlap = 'allow' as beside,
-            known.overlap = 'skip' and busy.due as skips, busy.anyhow as busy
+            known.name, plan.slots, plan.then_slot, plan.then_at, plan.missed, plan.problem,
+            known.overlap = 'allow' as beside, busy.due as skips, busy.anyhow as busy
         from jsonb_to_recordset(plans) as plan(
-            name text, slots timestamptz[], then_slot timestamptz, then_at timestamptz, missed integer, problem text
+            name text, slots timestamptz[], then_slot timestamptz, then_at timestamptz, missed bigint, problem text
         )
         join {schema}.schedules as known on known.name = plan.name
         cross join lateral (
             select
-                -- a backfill may take long: what is due meanwhile waits behind it, instead of being left out
-                coalesce(bool_or(coalesce(under_way.cause, 'trigger') <> 'backfill'), false), count(*) > 0
-            from (
-                select slot.cause
-                from {schema}.jobs as live
-                left join {schema}.slots as slot
-                  on slot.schedule = live.schedule and slot.slot_at = live.slot_at and slot.cause in ('due', 'backfill')
-                where live.schedule = known.name
-                union all
-                (
-                    select waits.cause
-                    from {schema}.slots as waits
-                    where waits.schedule = known.name
-                      and waits.job_id is null
-                    -- the newest, as what is due stands behind what is filled in
-                    order by waits.slot_at desc, waits.id desc
-                    limit 1
+                known.overlap <> 'allow' and (
+                    {schema}.is_under_way(known.name)
+                    or exists (select from {schema}.slots as waits where waits.schedule = known.name and waits.job_id is null)
+                ),
+                -- a backfill may take long: what is due meanwhile waits behind it, once, instead of being left out
+                known.overlap = 'skip' and (
+                    exists (
+                        select
+                        from {schema}.jobs as live
+                        left join {schema}.slots as slot
+                          on slot.schedule = live.schedule and slot.slot_at = live.slot_at and slot.cause in ('due', 'backfill')
+                        where live.schedule = known.name
+                          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= clock)
+                          and slot.cause is distinct from 'backfill'
+                    )
+                    or exists (
+                        select
+                        from (
+                            select waits.cause
+                            from {schema}.slots as waits
+                            where waits.schedule = known.name
+                              and waits.job_id is null
+                            -- the newest, as what is due stands behind what is filled in
+                            order by waits.slot_at desc, waits.id desc
+                            limit 1
+                        ) as newest
+                        where newest.cause <> 'backfill'
+                    )
                 )
-            ) as under_way
-        ) as busy(due, anyhow)
+        ) as busy(anyhow, due)
         where known.name = any (taken)
     ), put as (
         insert into {schema}.slots as slot (schedule, slot_at, cause, job_id)
@@ -290,22 +327,27 @@ begin
             coalesce(jsonb_object_agg(each.schedule, each.runs), '{}') as runs,
             coalesce(jsonb_object_agg(each.schedule, each.last_job), '{}') as last_job
         from (select put.schedule, count(*) as runs, max(put.job_id) as last_job from put group by put.schedule) as each
+    ), outcome as (
+        select
+            plan.name, plan.then_slot, plan.then_at, plan.problem, plan.missed, plan.slots,
+            coalesce((counted.runs ->> plan.name)::integer, 0) as runs, (counted.last_job ->> plan.name)::bigint as last_job,
+            case when plan.skips then cardinality(plan.slots) else 0 end as skipped
+        from plan
+        cross join counted
+        cross join woken
     )
     update {schema}.schedules as known
-    set next_slot = plan.then_slot,
-        next_at = plan.then_at,
-        last_slot = greatest(known.last_slot, (select max(given) from unnest(plan.slots) as given)),
-        last_job = coalesce((counted.last_job ->> known.name)::bigint, known.last_job),
-        runs = known.runs + coalesce((counted.runs ->> known.name)::bigint, 0),
-        skipped = known.skipped + case when plan.skips then cardinality(plan.slots) else 0 end,
-        missed = known.missed + plan.missed,
-        problem = plan.problem
-    from plan
-    cross join counted
-    cross join woken
-    where known.name = plan.name
-    returning
-        known.name, coalesce((counted.runs ->> known.name)::integer, 0), case when plan.skips then cardinality(plan.slots) else 0 end, plan.missed;
+    set next_slot = case when known.runs + outcome.runs < known.max_runs or known.max_runs is null then outcome.then_slot end,
+        next_at = case when known.runs + outcome.runs < known.max_runs or known.max_runs is null then outcome.then_at end,
+        last_slot = greatest(known.last_slot, (select max(given) from unnest(outcome.slots) as given)),
+        last_job = coalesce(outcome.last_job, known.last_job),
+        runs = known.runs + outcome.runs,
+        skipped = known.skipped + outcome.skipped,
+        missed = known.missed + outcome.missed,
+        problem = outcome.problem
+    from outcome
+    where known.name = outcome.name
+    returning known.name, outcome.runs, outcome.skipped, outcome.missed;
 end
 $fire$;
 
@@ -342,14 +384,11 @@ begin
             from waiting
             join {schema}.schedules as known on known.name = waiting.schedule
             where known.paused_at is null
-              and (
-                  known.overlap = 'allow'
-                  or not exists (select from {schema}.jobs as live where live.schedule = waiting.schedule)
-              )
+              and (known.overlap = 'allow' or not {schema}.is_under_way(waiting.schedule))
             limit most
         ))
         order by known.name
-        for update of known skip locked
+        for no key update of known skip locked
     ) as locked;
 
     select array_agg(slot.id) into given
@@ -360,10 +399,8 @@ begin
         from {schema}.slots as waits
         where waits.schedule = known.name
           and waits.job_id is null
-          and (
-              known.overlap = 'allow'
-              or not exists (select from {schema}.jobs as live where live.schedule = known.name)
-          )
+          -- asked again, now that nobody else can put one
+          and (known.overlap = 'allow' or not {schema}.is_under_way(known.name))
         order by waits.slot_at, waits.id
         limit case when known.overlap = 'allow' then most else 1 end
     ) as slot;
@@ -375,39 +412,78 @@ end
 $release_slots$;
 
 -- Draws conclusions from runs that ended: what their schedules have come to, which children follow, when a pause is over.
--- Returns how many it has taken.
+-- Returns how many it has taken. What concerns a row that someone has locked is left for later, so that nobody waits for it.
 create function {schema}.conclude_schedules(most integer) returns integer
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $conclude_schedules$
 declare
     ends jsonb;
-    hungry record;
+    ours text[];
+    eaten jsonb;
 begin
-    with taken as (
-        delete from {schema}.schedule_ends
-        where id = any (array(
-            select ended.id from {schema}.schedule_ends as ended order by ended.id limit most for update skip locked
-        ))
-        returning id, schedule, job_id, slot_at, outcome, ended_at
-    )
-    select jsonb_agg(to_jsonb(taken) order by taken.id) into ends from taken;
+    -- so many that no round takes long, however many follow each of them
+    select jsonb_agg(to_jsonb(few) order by few.id) into ends
+    from (
+        select many.*
+        from (
+            select next.*, sum(1 + next.children) over (order by next.id) - next.children as before
+            from (
+                select
+                    ended.id, ended.schedule, ended.job_id, ended.slot_at, ended.outcome, ended.ended_at,
+                    case when ended.outcome = 'succeeded' then (
+                        select count(*) from {schema}.schedule_parents as edge where edge.parent = ended.schedule
+                    ) else 0 end as children
+                from (
+                    select * from {schema}.schedule_ends order by id limit most for update skip locked
+                ) as ended
+            ) as next
+        ) as many
+        where many.before <= 10000
+    ) as few;
     if ends is null then
         return 0;
     end if;
 
-    perform
-    from {schema}.schedules as known
-    where known.name in (
-        select ended.schedule from jsonb_to_recordset(ends) as ended(schedule text)
-        union
-        select edge.child
-        from jsonb_to_recordset(ends) as ended(schedule text, outcome text)
-        join {schema}.schedule_parents as edge on edge.parent = ended.schedule
-        where ended.outcome = 'succeeded'
+    select array_agg(locked.name) into ours
+    from (
+        select known.name
+        from {schema}.schedules as known
+        where known.name in (
+            select ended.schedule from jsonb_to_recordset(ends) as ended(schedule text)
+            union
+            select edge.child
+            from jsonb_to_recordset(ends) as ended(schedule text, outcome text)
+            join {schema}.schedule_parents as edge on edge.parent = ended.schedule
+            where ended.outcome = 'succeeded'
+        )
+        order by known.name
+        for no key update skip locked
+    ) as locked;
+
+    -- all whose rows we have, or that are gone
+    select jsonb_agg(to_jsonb(ended) order by ended.id) into ends
+    from jsonb_to_recordset(ends) as ended(
+        id bigint, schedule text, job_id bigint, slot_at timestamptz, outcome text, ended_at timestamptz
     )
-    order by known.name
-    for update;
+    where (
+        ended.schedule = any (ours)
+        or not exists (select from {schema}.schedules as known where known.name = ended.schedule)
+    )
+      and (
+          ended.outcome <> 'succeeded'
+          or not exists (
+              select
+              from {schema}.schedule_parents as edge
+              where edge.parent = ended.schedule
+                and not edge.child = any (coalesce(ours, '{}'))
+          )
+      );
+    if ends is null then
+        return 0;
+    end if;
+    delete from {schema}.schedule_ends
+    where id in (select ended.id from jsonb_to_recordset(ends) as ended(id bigint));
 
     update {schema}.schedules as known
     set succeeded_at = greatest(known.succeeded_at, told.succeeded_at),
@@ -427,7 +503,7 @@ begin
                  and known.next_at is null
                  and (known.max_runs is null or known.runs < known.max_runs)
                  and (known.end_at is null or max(ended.ended_at) + known.delay < known.end_at)
-                 and not exists (select from {schema}.jobs as live where live.schedule = ended.schedule)
+                 and not {schema}.is_under_way(ended.schedule)
                 then max(ended.ended_at)
             end as pause_from
         from (
@@ -454,67 +530,72 @@ begin
       and (child.end_at is null or ended.ended_at < child.end_at)
     on conflict do nothing;
 
-    for hungry in
-        select distinct edge.child
-        from jsonb_to_recordset(ends) as ended(schedule text, outcome text)
-        join {schema}.schedule_parents as edge on edge.parent = ended.schedule
-        where ended.outcome = 'succeeded'
-        order by edge.child
-    loop
-        perform {schema}.feed_child(hungry.child);
-    end loop;
+    -- a child runs as often as each of its parents has a success to give, the oldest first
+    with edge as materialized (
+        select edge.child, edge.parent
+        from {schema}.schedule_parents as edge
+        where edge.child in (
+            select fed.child
+            from jsonb_to_recordset(ends) as ended(schedule text, outcome text)
+            join {schema}.schedule_parents as fed on fed.parent = ended.schedule
+            where ended.outcome = 'succeeded'
+        )
+    ), feed as materialized (
+        select edge.child, edge.parent, oldest.job_id, oldest.slot_at, oldest.turn
+        from edge
+        left join lateral (
+            select given.job_id, given.slot_at, row_number() over (order by given.job_id) as turn
+            from (
+                select feed.job_id, feed.slot_at
+                from {schema}.schedule_feed as feed
+                where feed.child = edge.child
+                  and feed.parent = edge.parent
+                order by feed.job_id
+                limit most
+            ) as given
+        ) as oldest on true
+    ), enough as (
+        select counted.child, min(counted.turns) as turns
+        from (select feed.child, feed.parent, count(feed.job_id) as turns from feed group by feed.child, feed.parent) as counted
+        group by counted.child
+        having min(counted.turns) > 0
+    ), meal as materialized (
+        select feed.child, feed.parent, feed.job_id, feed.slot_at, feed.turn
+        from feed
+        join enough on enough.child = feed.child and feed.turn <= enough.turns
+    ), gone as (
+        delete from {schema}.schedule_feed as feed
+        using meal
+        where feed.child = meal.child
+          and feed.parent = meal.parent
+          and feed.job_id = meal.job_id
+    )
+    select jsonb_agg(to_jsonb(eats)) into eaten
+    from (
+        select meal.child, max(meal.slot_at) as slot_at, max(meal.job_id) as parent_job, meal.turn
+        from meal
+        group by meal.child, meal.turn
+    ) as eats;
+
+    with put as (
+        insert into {schema}.slots as slot (schedule, slot_at, cause, parent_job)
+        select eats.child, eats.slot_at, 'after', eats.parent_job
+        from jsonb_to_recordset(eaten) as eats(child text, slot_at timestamptz, parent_job bigint, turn bigint)
+        join {schema}.schedules as child on child.name = eats.child
+        where child.max_runs is null
+           or eats.turn <= child.max_runs - child.runs
+        order by eats.child, eats.turn
+        on conflict do nothing
+        returning slot.schedule, slot.slot_at
+    )
+    update {schema}.schedules as known
+    set runs = known.runs + told.runs,
+        last_slot = greatest(known.last_slot, told.last_slot)
+    from (select put.schedule, count(*) as runs, max(put.slot_at) as last_slot from put group by put.schedule) as told
+    where known.name = told.schedule;
     return jsonb_array_length(ends);
 end
 $conclude_schedules$;
-
--- Turns successes into runs of a child, as long as each of its parents has one to give. The caller has locked its row.
-create function {schema}.feed_child(child text) returns void
-    language plpgsql volatile
-    set search_path = pg_catalog, pg_temp
-as $feed_child$
-declare
-    eaten record;
-begin
-    loop
-        -- the oldest of each parent, or nothing
-        select max(oldest.slot_at) as slot_at, max(oldest.job_id) as parent_job, count(*) = count(oldest.job_id) as full
-        into eaten
-        from {schema}.schedule_parents as edge
-        left join lateral (
-            select feed.job_id, feed.slot_at
-            from {schema}.schedule_feed as feed
-            where feed.child = edge.child
-              and feed.parent = edge.parent
-            order by feed.job_id
-            limit 1
-        ) as oldest on true
-        where edge.child = feed_child.child;
-        exit when eaten.full is not true;
-
-        delete from {schema}.schedule_feed as feed
-        using (
-            select first.parent, min(first.job_id) as job_id
-            from {schema}.schedule_feed as first
-            where first.child = feed_child.child
-            group by first.parent
-        ) as oldest
-        where feed.child = feed_child.child
-          and feed.parent = oldest.parent
-          and feed.job_id = oldest.job_id;
-
-        update {schema}.schedules as known
-        set runs = known.runs + 1,
-            last_slot = greatest(known.last_slot, eaten.slot_at)
-        where known.name = feed_child.child
-          and (known.max_runs is null or known.runs < known.max_runs);
-        if found then
-            insert into {schema}.slots (schedule, slot_at, cause, parent_job)
-            values (feed_child.child, eaten.slot_at, 'after', eaten.parent_job)
-            on conflict do nothing;
-        end if;
-    end loop;
-end
-$feed_child$;
 
 -- Runs the schedules that listen to this event, in the caller's transaction; returns how many. The payload goes over the
 -- arguments of each, name by name. Arguments that a codec keeps from us come in `whole`, by the names of the schedules.
@@ -553,6 +634,8 @@ begin
     return told;
 end
 $emit$;
+
+revoke execute on function {schema}.emit(text, jsonb, jsonb) from public;
 
 -- Gives a dormant schedule a run, on behalf of a run of one of its parents. Returns what came of it: activated; busy, when it
 -- has one already or is paused; or why it may not be: lost (the claim), unknown, awake, stranger.
