@@ -47,6 +47,7 @@ __all__ = [
     "ScheduleOrphaned",
     "ScheduleSkipped",
     "SchedulesDeclared",
+    "SchedulesNotDeclared",
     "SingletonFailed",
     "StandingBy",
     "TakeoverHindered",
@@ -171,6 +172,14 @@ class SchedulesDeclared(Fact):
     added: tuple[str, ...]
     changed: tuple[str, ...]
     left: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulesNotDeclared(Fact):
+    """What the code of this process says of schedules could not be put; that is tried again after so many seconds."""
+
+    error: BaseException
+    pause: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,11 @@ def words(fact: Fact) -> Words | None:
             return logging.INFO, (
                 f"schedules of this code: {len(added)} added ({_some(added)}), {len(changed)} changed ({_some(changed)}){kept}"
             )
+        case facts.SchedulesNotDeclared(error, pause):
+            return (
+                logging.ERROR,
+                f"the schedules of this code could not be put: {_brief(error)}; that is tried again in {pause:.0f} s",
+            )
         case facts.ScheduleOrphaned(name):
             return logging.WARNING, (
                 f"schedule {name} is declared by no live process, and goes on; if it is not wanted: rota schedules delete {name}"
