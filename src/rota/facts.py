@@ -159,7 +159,7 @@ class ScheduleMissed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleBroken(Fact):
-    """A schedule cannot go on, for this reason. It is left out until someone puts it anew; the others go on."""
+    """A schedule cannot go on, for this reason. It is left out until someone puts it anew or resumes it."""
 
     name: str
     problem: str

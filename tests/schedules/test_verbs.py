@@ -83,6 +83,68 @@ def test_a_moment_that_passed_during_a_pause_is_over(app: TestRota, db: psycopg.
     assert (resumed.state, resumed.why_idle) == ("ended", "its moment is past")
 
 
+def break_(db: psycopg.Connection[Any], **columns: str) -> None:
+    said = {"problem": "an older leader could not read it", **columns}
+    db.execute(
+        f"update rota.schedules set next_at = null, next_slot = null, {', '.join(f'{each} = %s' for each in said)}",  # type: ignore[arg-type]
+        list(said.values()),
+    )
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_resuming_mends_what_is_broken(app: TestRota, db: psycopg.Connection[Any], *, paused: bool) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h")
+    app.schedules.put_sync("m", task="tick")
+    break_(db)
+    app.advance("5h")
+    if paused:
+        app.schedules.pause_sync("s")
+
+    assert app.schedules.resume_sync("s", dry_run=True).state == "active"
+    mended = app.schedules.resume_sync("s", by="me")
+
+    assert (mended.state, mended.problem, mended.paused_at) == ("active", None, None)
+    assert mended.next_slot is not None
+    assert now(db) < mended.next_slot <= now(db) + timedelta(hours=1)
+    assert app.schedules.resume_sync("m").state == "waiting"
+    app.advance("1h")
+    assert give_out(app) == 1
+
+
+def test_resuming_what_is_still_wrong_says_why(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    @app.task(redact=["pin"])
+    def secret(pin: int) -> None: ...
+
+    app.schedules.put_sync("s", task="tick", every="1h")
+    app.schedules.pause_sync("s")
+    break_(db, every="nonsense")
+    words = app.schedules.resume_sync("s")
+    break_(db, every="1h", args='{"n": "many"}')
+    args = app.schedules.resume_sync("s")
+    break_(db, task="secret", args='{"pin": "hunter2"}')
+    hidden = app.schedules.resume_sync("s")
+
+    for seen, reason in ((words, "nonsense"), (args, "do not fit task 'tick': n is 'many'"), (hidden, "are redacted")):
+        assert (seen.state, seen.next_at, seen.paused_at) == ("broken", None, None)
+        assert reason in (seen.problem or "")
+        assert reason in (seen.why_idle or "")
+    assert "hunter2" not in (hidden.problem or "")
+    break_(db, task="elsewhere")
+    assert app.schedules.resume_sync("s").state == "active"
+
+
+def test_a_moment_that_was_missed_as_it_was_broken_is_left_to_its_policy(
+    app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    app.schedules.put_sync("s", task="tick", at=now(db) + timedelta(hours=1))
+    break_(db)
+    app.advance("2h")
+
+    app.schedules.resume_sync("s")
+
+    assert give_out(app) == 1
+
+
 async def test_a_trigger_runs_it_now_and_returns_its_job(app: TestRota) -> None:
     await app.schedules.put("s", task="tick", args={"n": 1}, cron="0 0 1 1 *", queue="q", tags=["t"])
 

@@ -60,7 +60,7 @@ def words(fact: Fact) -> Words | None:
         case facts.ScheduleMissed(name, runs):
             return logging.WARNING, f"schedule {name}: {runs} slot(s) were missed and are not made up for"
         case facts.ScheduleBroken(name, problem):
-            return logging.ERROR, f"schedule {name} cannot go on, and waits until it is put anew: {problem}"
+            return logging.ERROR, f"schedule {name} cannot go on, and waits until it is put anew or resumed: {problem}"
         case facts.SchedulesDeclared(added, changed, left):
             kept = f", {len(left)} left to the newer code of other processes ({_some(left)})" if left else ""
             return logging.INFO, (

@@ -11,7 +11,7 @@ from rota.jobs.conversion.plain import dumps, read_json
 from rota.jobs.definition import Task
 from rota.jobs.given import check_mapping, plain_arguments
 
-__all__ = ["laid_over", "written_arguments"]
+__all__ = ["check_arguments", "laid_over", "written_arguments"]
 
 
 def written_arguments(
@@ -58,3 +58,18 @@ def laid_over(
     if known is not None:
         known.signature.read(merged, refused)
     return encoded(codec, dumps(merged), refused, secret=secret)
+
+
+def check_arguments(
+    stored: str, version: int, *, task: Task[..., Any] | None, codec: Codec | None, secret: bool
+) -> None:
+    """Raise InvalidArguments where stored arguments do not fit a task that is known here in that version."""
+    if task is None or task.version != version:
+        return
+    try:
+        task.signature.read(decoded(codec, stored), f"Its arguments do not fit task {task.name!r}")
+    except InvalidArguments:
+        if not secret and not task.options.redact:
+            raise
+        # nor is the error it comes from shown: it would tell what they are
+        raise InvalidArguments(f"Its arguments, which are redacted, do not fit task {task.name!r}.") from None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from rota.errors import ConfigurationError, NotPossible, ScheduleNotFound
+from rota.errors import ConfigurationError, NotPossible, RotaError, ScheduleNotFound
 from rota.jobs.inspect import get_job
 from rota.jobs.job import Job, Owner
 from rota.postgres.audit import record
@@ -71,23 +71,43 @@ RESUME = statement(
     set paused_at = null,
         paused_by = null,
         next_slot = %(next_slot)s,
-        next_at = %(next_at)s
+        next_at = %(next_at)s,
+        problem = %(problem)s
     where name = %(name)s
     """,
 )
 
 
-def resume_schedule(name: str, schema: str, actor: str) -> Steps[None]:
-    """Have it run again, from the first slot that is still to come: those of the pause are not made up for."""
+def resume_schedule(name: str, schema: str, actor: str, check: Callable[[StoredSchedule], None]) -> Steps[None]:
+    """Have it run again, from the first slot that is still to come: those of the pause are not made up for.
+
+    One that is broken is tried anew; if its words are still wrong, or `check` refuses them, it is broken for that reason.
+    """
     row = yield from find_schedule(name)
-    if row.paused_at is None:
+    if row.paused_at is None and row.problem is None:
         return
-    slot, at = row.next_slot, row.next_at
-    if slot is not None and slot <= row.now and row.kind in ("cron", "every", "once"):
-        slot = None if row.kind == "once" else next_slot(row, row, row.anchor, row.now)
-        at = None if slot is None else jittered(name, slot, row.jitter)
-    yield RESUME.query({"name": name, "next_slot": slot, "next_at": at}, read=nothing)
-    yield from _tell(schema, actor, "resume", name)
+    slot: datetime | None = None
+    at: datetime | None = None
+    problem: str | None = None
+    try:
+        check(row)
+        slot = _resumed_slot(row)
+        # one that only its jitter keeps back keeps its moment
+        at = row.next_at if slot == row.next_slot else jittered(name, slot, row.jitter) if slot else None
+    except RotaError as error:
+        problem = str(error)[:2000]
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # someone wrote something else into the row
+        problem = f"{type(error).__name__}: {error}"[:2000]
+    yield RESUME.query({"name": name, "next_slot": slot, "next_at": at, "problem": problem}, read=nothing)
+    yield from _tell(schema, actor, "resume", name, **({"problem": problem} if problem else {}))
+
+
+def _resumed_slot(row: StoredSchedule) -> datetime | None:
+    if row.problem is not None:
+        return next_slot(row, row, row.anchor, row.now) if row.kind in _TIMED else None
+    if row.next_slot is None or row.next_slot > row.now or row.kind not in ("cron", "every", "once"):
+        return row.next_slot
+    return None if row.kind == "once" else next_slot(row, row, row.anchor, row.now)
 
 
 SKIP = statement(

@@ -17,7 +17,7 @@ from rota.postgres.audit import actor
 from rota.postgres.names import check_name
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps
-from rota.schedules.arguments import laid_over
+from rota.schedules.arguments import check_arguments, laid_over
 from rota.schedules.definition import ScheduleDefinition, ScheduleOptions, check_schedule_name, define
 from rota.schedules.gather import gather
 from rota.schedules.history import ScheduleRun, list_runs
@@ -32,6 +32,7 @@ from rota.schedules.operate import (
 )
 from rota.schedules.preview import preview_slots
 from rota.schedules.put import SchedulesPut, put_schedules
+from rota.schedules.store import StoredSchedule
 from rota.schedules.view import Schedule, get_schedule, list_schedules
 
 __all__ = ["Schedules"]
@@ -153,7 +154,10 @@ class Schedules:
         return self._database.run_steps_sync(self._pausing(name, by), dry_run=dry_run)
 
     async def resume(self, name: str, *, by: str | None = None, dry_run: bool = False) -> Schedule:
-        """End its pause. What it missed meanwhile is not made up for (see backfill). Raises ScheduleNotFound."""
+        """End its pause. What it missed meanwhile is not made up for (see backfill). Raises ScheduleNotFound.
+
+        One that is broken is tried anew, from its next slot. If it is still wrong it stays broken, and `problem` says why.
+        """
         return await self._database.run_steps(self._resuming(name, by), dry_run=dry_run)
 
     def resume_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> Schedule:
@@ -267,8 +271,14 @@ class Schedules:
         return (yield from self._shown(name))
 
     def _resuming(self, name: str, by: str | None) -> Steps[Schedule]:
-        yield from resume_schedule(check_schedule_name(name), self._schema, actor(by))
+        yield from resume_schedule(check_schedule_name(name), self._schema, actor(by), self._check)
         return (yield from self._shown(name))
+
+    def _check(self, row: StoredSchedule) -> None:
+        if row.kind == "event" or row.dormant:
+            return  # somebody brings along what is missing
+        secret = bool(row.redact)
+        check_arguments(row.args, row.version, task=self._tasks.get(row.task), codec=self._codec, secret=secret)
 
     def _skipping(self, name: str, by: str | None) -> Steps[datetime]:
         return skip_slot(check_schedule_name(name), self._schema, actor(by))

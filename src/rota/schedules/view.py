@@ -212,7 +212,7 @@ def _why_idle(schedule: Schedule) -> str | None:
     if schedule.state == "paused":
         return f"paused by {schedule.paused_by or 'someone'} since {schedule.paused_at:%Y-%m-%d %H:%M:%S} UTC"
     if schedule.state == "broken":
-        return f"it cannot go on until it is put anew: {schedule.problem}"
+        return f"it cannot go on until it is put anew or resumed: {schedule.problem}"
     if schedule.state == "ended":
         return _why_ended(schedule)
     if schedule.state == "active":
