@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
@@ -236,6 +237,32 @@ def test_a_trigger_is_stored_by_the_codec(rota_database: str, db: psycopg.Connec
 
     assert job.args == {"n": 1, "m": 2}
     assert db.execute("select args ? 'rota:coded' from rota.jobs").fetchall() == [(True,)]
+
+
+def test_a_trigger_is_not_doubled_by_a_codec_that_salts(rota_database: str, db: psycopg.Connection[Any]) -> None:
+    class Salted:
+        def encode(self, text: str) -> str:
+            return secrets.token_hex(4) + text
+
+        def decode(self, text: str) -> str:
+            if text.startswith("lost"):
+                raise ValueError("no key")
+            return text[8:]
+
+    app = Rota(rota_database, codec=Salted())
+    app.task(name="tick")(lambda n, m=0: None)
+    with app:
+        app.schedules.put_sync("s", task="tick", args={"n": 1})
+        gone = app.schedules.trigger_sync("s", {"m": 3})
+        db.execute("""update rota.jobs set args = '{"rota:coded": "lost"}'""")
+        with ThreadPoolExecutor(5) as threads:
+            same = list(threads.map(lambda _: app.schedules.trigger_sync("s", {"m": 2}), range(10)))
+        usual = app.schedules.trigger_sync("s", {"n": 1})
+        other = app.schedules.trigger_sync("s", {"m": 3})
+
+    assert len({job.id for job in same}) == 1
+    assert sum(not job.existing for job in same) == 1
+    assert len({same[0].id, usual.id, other.id, gone.id}) == 4
 
 
 def test_a_skipped_slot_does_not_run_and_the_next_one_does(app: TestRota) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rota.errors import InvalidArguments
@@ -45,10 +45,11 @@ def laid_over(
     task: Task[..., Any] | None,
     codec: Codec | None,
     refused: str,
+    said: Iterable[str] = (),
 ) -> str:
     """The arguments of a schedule with these over them, name by name, as they are stored for one run.
 
-    Raises InvalidArguments where they do not fit a task that is known here.
+    Where one of `said` comes to the same it is that. Raises InvalidArguments where they do not fit a task that is known here.
     """
     secret = task is not None and bool(task.options.redact)
     # what was written for another version is for whoever runs it to judge
@@ -57,7 +58,18 @@ def laid_over(
     merged = plain_arguments({**decoded(codec, stored), **given}, refused, secret=secret)
     if known is not None:
         known.signature.read(merged, refused)
+    # a codec may make something else of the same each time: what is stored of the same call already is taken as it is
+    for each in said:
+        if _plain(codec, each) == merged:
+            return each
     return encoded(codec, dumps(merged), refused, secret=secret)
+
+
+def _plain(codec: Codec | None, stored: str) -> Any:
+    try:
+        return decoded(codec, stored)
+    except InvalidArguments:  # by a key that is gone
+        return None
 
 
 def check_arguments(

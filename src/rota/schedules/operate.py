@@ -24,6 +24,7 @@ __all__ = [
     "delete_schedule",
     "find_schedule",
     "pause_schedule",
+    "queued_arguments",
     "resume_schedule",
     "skip_slot",
     "trigger_schedule",
@@ -147,6 +148,25 @@ def delete_schedule(name: str, schema: str, actor: str) -> Steps[None]:
     yield from find_schedule(name)
     yield delete_rows([name])
     yield from _tell(schema, actor, "delete", name)
+
+
+QUEUED_ARGUMENTS = statement(
+    "queued_arguments",
+    """
+    select job.args::text
+    from {schema}.jobs as job
+    where job.schedule = %(name)s
+      and job.state in ('queued', 'blocked')
+      and job.attempt = 0
+    order by job.id
+    limit 1000
+    """,
+)
+
+
+def queued_arguments(name: str) -> Query[list[str]]:
+    """The arguments of its runs that have not begun, as they are stored."""
+    return QUEUED_ARGUMENTS.query({"name": name}, read=lambda rows: [row[0] for row in rows])
 
 
 TRIGGER = statement(

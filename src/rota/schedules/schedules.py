@@ -26,6 +26,7 @@ from rota.schedules.operate import (
     delete_schedule,
     find_schedule,
     pause_schedule,
+    queued_arguments,
     resume_schedule,
     skip_slot,
     trigger_schedule,
@@ -301,13 +302,16 @@ class Schedules:
     ) -> Steps[Job[Any]]:
         if at is not None and delay is not None:
             raise ConfigurationError(f"{name!r} cannot be triggered with both at= and delay=: give one of them.")
-        row = yield from find_schedule(check_schedule_name(name), lock=False)
+        # by a codec only we can tell whether one was asked for before: no other may ask meanwhile
+        looks = self._codec is not None and bool(args)
+        row = yield from find_schedule(check_schedule_name(name), lock=looks)
+        said: list[str] = (yield queued_arguments(name)) if looks else []
         refused = f"Schedule {name!r} was not triggered"
         task = self._tasks.get(row.task)
         given: str | None = None
         # what listens or is dormant may have been put without arguments that somebody must bring along
         if args or row.kind == "event" or row.dormant:
-            given = laid_over(row.args, row.version, args, task=task, codec=self._codec, refused=refused)
+            given = laid_over(row.args, row.version, args, task=task, codec=self._codec, refused=refused, said=said)
         return (
             yield from trigger_schedule(
                 row,
