@@ -260,11 +260,9 @@ class Schedules:
     def _putting_many(self, items: Iterable[Any], prune_prefix: str | None, by: str | None) -> Steps[SchedulesPut]:
         if prune_prefix is not None:
             check_name("prune_prefix", prune_prefix, 200)
-        definitions = gather(items, self.define)
-        return (
-            yield from put_schedules(
-                definitions, schema=self._schema, codec=self._codec, actor=actor(by), prune_prefix=prune_prefix
-            )
+        definitions = gather(items, self.define)  # now, while no transaction waits for whoever makes them
+        return put_schedules(
+            definitions, schema=self._schema, codec=self._codec, actor=actor(by), prune_prefix=prune_prefix
         )
 
     def _pausing(self, name: str, by: str | None) -> Steps[Schedule]:
