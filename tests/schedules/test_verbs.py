@@ -280,6 +280,21 @@ def test_a_skipped_slot_does_not_run_and_the_next_one_does(app: TestRota) -> Non
     assert give_out(app) == 1
 
 
+def test_during_a_pause_the_slot_that_is_skipped_is_still_to_come(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h")
+    app.schedules.put_sync("o", task="tick", at=now(db) + timedelta(hours=1))
+    for name in ("s", "o"):
+        app.schedules.pause_sync(name)
+    app.advance("5h")
+
+    skipped = app.schedules.skip_sync("s")
+
+    assert now(db) < skipped <= now(db) + timedelta(hours=1)
+    assert app.schedules.resume_sync("s").next_slot == skipped + timedelta(hours=1)
+    with pytest.raises(NotPossible, match="no next slot to leave out"):
+        app.schedules.skip_sync("o")
+
+
 def test_where_no_slot_is_to_come_none_is_skipped(app: TestRota) -> None:
     app.schedules.put_sync("m", task="tick")
     app.schedules.put_sync("o", task="tick", at=datetime(2090, 1, 1, tzinfo=UTC))

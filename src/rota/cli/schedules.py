@@ -189,7 +189,7 @@ def pause(names: tuple[str, ...], by: str | None, dry_run: bool, dsn: str | None
         def change(name: str) -> None:
             before = app.schedules.get_sync(name)
             if before.paused_at is not None:
-                say(f"schedule {name} is {before.why_idle} already")
+                say(f"nothing to do: schedule {name} is {before.why_idle}")
                 return
             app.schedules.pause_sync(name, by=by, dry_run=dry_run)
             say(f"would pause schedule {name}, which is {before.state}" if dry_run else f"schedule {name} is paused")

@@ -115,7 +115,7 @@ SKIP = statement(
     "skip_slot",
     """
     update {schema}.schedules
-    set last_slot = greatest(last_slot, next_slot),
+    set last_slot = greatest(last_slot, %(slot)s),
         next_slot = %(next_slot)s,
         next_at = %(next_at)s,
         skipped = skipped + 1
@@ -127,16 +127,18 @@ SKIP = statement(
 def skip_slot(name: str, schema: str, actor: str) -> Steps[datetime]:
     """Leave out the next slot, and return it. Raises NotPossible where no slot is to come."""
     row = yield from find_schedule(name)
-    if row.next_slot is None:
+    # what passes during a pause is left out anyhow
+    slot = row.next_slot if row.paused_at is None else _resumed_slot(row)
+    if slot is None:
         raise NotPossible(
             f"Schedule {name!r} has no next slot to leave out: "
             + ("it has ended, or waits for a run to end." if row.kind in _TIMED else f"it is of kind {row.kind!r}.")
         )
-    then = None if row.kind == "once" else timing_of(row, row.anchor).next(row.next_slot)
+    then = None if row.kind == "once" else timing_of(row, row.anchor).next(slot)
     at = None if then is None else jittered(name, then, row.jitter)
-    yield SKIP.query({"name": name, "next_slot": then, "next_at": at}, read=nothing)
-    yield from _tell(schema, actor, "skip", name, slot=row.next_slot.isoformat())
-    return row.next_slot
+    yield SKIP.query({"name": name, "slot": slot, "next_slot": then, "next_at": at}, read=nothing)
+    yield from _tell(schema, actor, "skip", name, slot=slot.isoformat())
+    return slot
 
 
 _TIMED = ("cron", "every", "delay", "once")
