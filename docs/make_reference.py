@@ -434,6 +434,8 @@ def sample(cls: Any) -> facts.Fact:
         values["reason"] = "it was resigned"
     if cls is facts.SingletonFailed:
         values |= {"error": TimeoutError("index busy"), "pause": 1.5}
+    if cls is facts.SchedulesNotDeclared:
+        values |= {"error": TimeoutError("a row is locked"), "pause": 30.0}
     if cls is facts.MigrationApplied:
         values["name"] = "kernel"
     assert hints.keys() == values.keys()

@@ -48,6 +48,7 @@ __all__ = [
     "ScheduleSkipped",
     "ScheduleUnclaimed",
     "SchedulesDeclared",
+    "SchedulesNotDeclared",
     "SingletonFailed",
     "StandingBy",
     "TakeoverHindered",
@@ -167,7 +168,7 @@ class ScheduleUnclaimed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleBroken(Fact):
-    """A schedule cannot go on, for this reason. It is left out until someone puts it anew; the others go on."""
+    """A schedule cannot go on, for this reason. It is left out until someone puts it anew or resumes it."""
 
     name: str
     problem: str
@@ -180,6 +181,14 @@ class SchedulesDeclared(Fact):
     added: tuple[str, ...]
     changed: tuple[str, ...]
     left: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulesNotDeclared(Fact):
+    """What the code of this process says of schedules could not be put; that is tried again after so many seconds."""
+
+    error: BaseException
+    pause: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,6 +275,21 @@ def test_schedules_are_paused_resumed_and_deleted_by_name_of_who_did_it(
     ]
 
 
+def test_what_is_broken_is_resumed_once_it_is_right(
+    sched: Run, rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    rota_app.schedules.put_sync("s", task="t", every="1h")
+    db.execute("update rota.schedules set problem = 'odd', every = 'soon', next_at = null, next_slot = null")
+
+    tried, still = sched("resume", "s", "--dry-run"), sched("resume", "s")
+    db.execute("update rota.schedules set every = '1h'")
+    mended = sched("resume", "s")
+
+    assert (tried.code, "'s' would be broken still: every='soon'" in tried.err) == (1, True)
+    assert (still.code, "'s' is broken still: every='soon'" in still.err) == (1, True)
+    assert (mended.code, "schedule s is active, next at" in mended.err) == (0, True)
+
+
 def test_a_run_by_hand_prints_its_job_and_is_not_doubled(sched: Run, rota_app: TestRota, app_file: str) -> None:
     rota_app.schedules.put_sync("r", task="report", args={"day": "2030-01-31"})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -86,6 +86,42 @@ async def test_one_that_waits_runs_or_is_paused_is_not_activated_again(app: Test
     assert await activating(app, "child") is False
 
     assert len(seen) == 2
+
+
+async def test_an_activated_run_counts_and_no_more_than_so_many_are_given(app: TestRota) -> None:
+    await app.schedules.put("child", task="child", args={"a": 1}, after="parent", dormant=True, max_runs=2)
+
+    assert [await activate_and_run(app) for _ in range(3)] == [True, True, False]
+
+    assert len(seen) == 2
+    child, (newest, _) = await app.schedules.get("child"), await app.schedules.history("child")
+    assert (child.runs, child.last_slot, child.state) == (2, newest.slot_at, "ended")
+    assert child.why_idle == "it has had its 2 run(s)"
+
+
+async def test_nothing_is_activated_outside_of_its_time(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    ((clock,),) = db.execute("select rota.now()").fetchall()
+    await app.schedules.put(
+        "child",
+        task="child",
+        after="parent",
+        dormant=True,
+        start_at=clock + timedelta(hours=1),
+        end_at=clock + timedelta(hours=2),
+    )
+
+    came = []
+    for _ in range(3):
+        came.append(await activate_and_run(app))
+        app.advance("1h")
+
+    assert came == [False, True, False]
+
+
+async def activate_and_run(app: TestRota) -> Any:
+    came = await activating(app, "child")
+    await app.drain()
+    return came
 
 
 async def test_only_dormant_children_of_its_own_schedule_can_be_activated(app: TestRota) -> None:

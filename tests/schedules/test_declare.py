@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from tests.schedules.rounds import give_out
 
-from rota import ConfigurationError, InvalidArguments, Rota, Task
-from rota.facts import ScheduleOrphaned, SchedulesDeclared
+from rota import ConfigurationError, DatabaseUnavailable, InvalidArguments, Rota, Task
+from rota.facts import ScheduleOrphaned, SchedulesDeclared, SchedulesNotDeclared
 from rota.schedules.declare import declare_schedules
 from rota.testing import TestRota, until
 
@@ -206,6 +206,110 @@ async def test_old_code_that_was_left_aside_looks_again(
             return (await rota_app.schedules.get("s")).cron == "0 1 * * *"
 
         await until(is_back, what="the old words are back")
+
+
+async def test_old_code_that_never_went_away_takes_over_again_from_a_canary(
+    process: Any, rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    old, canary = process(s="0 1 * * *"), process(s="0 2 * * *")
+    old.start()
+    definitions = old.app.declared.definitions()
+
+    with rota_app.facts.recorded(SchedulesDeclared) as told:
+        async with old.app.declared.kept(definitions, rota_app.database, None, rota_app.facts, again=0.05):
+            canary.start()
+            await until(lambda: SchedulesDeclared((), (), ("s",)) in told, what="it was left aside")
+            assert rota_app.schedules.get_sync("s").cron == "0 2 * * *"
+            canary.stop()
+            await until(lambda: rota_app.schedules.get_sync("s").cron == "0 1 * * *", what="the old words are back")
+
+    # told once, however often it looked
+    assert told == [SchedulesDeclared((), (), ("s",)), SchedulesDeclared((), ("s",), ())]
+
+
+async def test_a_look_brings_back_nothing_that_was_deleted_and_mends_nothing(
+    process: Any, rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    ours = process(kept="0 1 * * *", gone="0 2 * * *")
+    ours.start()
+    rota_app.schedules.delete_sync("gone")
+    db.execute("update rota.schedules set problem = 'odd'")
+
+    looked = rota_app.database.run_steps_sync(
+        declare_schedules(ours.app.declared.definitions(), schema="rota", codec=None, starts=False)
+    )
+
+    assert not looked.put
+    assert [(each.name, each.problem) for each in rota_app.schedules.list_sync()] == [("kept", "odd")]
+    assert ours.declare().put.added == ("gone",)
+
+
+def test_a_look_at_words_that_hold_is_one_read(process: Any) -> None:
+    ours = process(a="0 1 * * *", b="0 2 * * *")
+    ours.start()
+    steps = declare_schedules(ours.app.declared.definitions(), schema="rota", codec=None, starts=False)
+
+    asked = next(steps)
+    with pytest.raises(StopIteration):
+        steps.send(ours.app.database.run_sync(asked))
+
+
+def test_starting_mends_what_is_broken_but_not_what_people_put(
+    process: Any, rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    ours = process(code="0 1 * * *", hand="0 2 * * *")
+    ours.start()
+    rota_app.schedules.put_sync("hand", task="tick", cron="0 3 * * *", by="me")
+    db.execute(
+        "update rota.schedules set problem = 'an older leader could not read it', next_at = null, next_slot = null"
+    )
+
+    again = process(code="0 1 * * *", hand="0 2 * * *").start()
+
+    assert again.put.changed == ("code",)
+    mended, theirs = rota_app.schedules.get_sync("code"), rota_app.schedules.get_sync("hand")
+    assert (mended.problem, mended.state, mended.revision) == (None, "active", 2)
+    assert mended.next_at is not None
+    assert (theirs.state, theirs.cron) == ("broken", "0 3 * * *")
+
+
+async def test_a_worker_starts_while_someone_holds_its_schedule_and_insists(
+    process: Any, rota_app: TestRota, rota_database: str
+) -> None:
+    process(s="0 1 * * *").start()
+    newer = process(s="0 2 * * *").app
+
+    with psycopg.connect(rota_database) as other, rota_app.facts.recorded(SchedulesNotDeclared) as told:
+        other.execute("update rota.schedules set note = 'looking'")
+        definitions = newer.declared.definitions()
+        async with newer.declared.kept(definitions, rota_app.database, None, rota_app.facts, again=0.05):
+            assert [type(each.error) for each in told] == [DatabaseUnavailable]
+            other.rollback()
+
+            await until(lambda: rota_app.schedules.get_sync("s").cron == "0 2 * * *", what="it is declared after all")
+
+
+async def test_looking_survives_any_error(process: Any, rota_app: TestRota, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, newer = process(s="0 1 * * *"), process(s="0 2 * * *")
+    ours.start()
+    newer.start()
+    asked = rota_app.database.run_steps
+
+    async def fails(steps: Any, **options: Any) -> Any:
+        steps.close()
+        raise RuntimeError("out of the blue")
+
+    definitions = ours.app.declared.definitions()
+    with rota_app.facts.recorded(SchedulesNotDeclared) as told:
+        async with ours.app.declared.kept(definitions, rota_app.database, None, rota_app.facts, again=0.05):
+            monkeypatch.setattr(rota_app.database, "run_steps", fails)
+            await until(lambda: told, what="an error was told")
+            newer.stop()
+            monkeypatch.setattr(rota_app.database, "run_steps", asked)
+
+            await until(lambda: rota_app.schedules.get_sync("s").cron == "0 1 * * *", what="the old words are back")
+
+    assert str(told[0].error) == "out of the blue"
 
 
 def test_what_people_put_stays_until_code_says_something_new(process: Any) -> None:

@@ -108,6 +108,38 @@ def test_what_keeps_a_child_idle_is_told(app: TestRota, db: psycopg.Connection[A
     assert child.parents == ("a", "b", "c", "d")
 
 
+async def test_of_several_parents_it_is_told_who_is_waited_for_and_what_the_others_gave(
+    app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    put(app, a=None, b=None, c=None, child=["a", "b", "c"])
+    waits = app.schedules.get_sync("child").why_idle
+    for name in ("a", "a", "b"):
+        await run(app, name)
+
+    assert waits == "it waits until each of 'a', 'b', 'c' succeeds (again)"
+    given = "2 success(es) of 'a' wait for that; 1 success(es) of 'b' wait for that"
+    assert app.schedules.get_sync("child").why_idle == f"it waits until 'c' succeeds (again); {given}"
+    app.schedules.pause_sync("c")
+    assert app.schedules.get_sync("child").why_idle == f"its parent 'c' is paused; {given}"
+    db.execute("insert into rota.schedule_feed select 'child', 'a', 1000 + n, now() from generate_series(1, 2000) n")
+    assert "1000 or more success(es) of 'a'" in (app.schedules.get_sync("child").why_idle or "")
+
+
+async def test_a_paused_child_takes_no_successes_and_says_so(app: TestRota) -> None:
+    put(app, parent=None, child="parent")
+    app.schedules.put_sync("listener", task="tick", on="event")
+    for name in ("child", "listener"):
+        app.schedules.pause_sync(name, by="me")
+    await run(app, "parent")
+
+    child, listener = app.schedules.get_sync("child"), app.schedules.get_sync("listener")
+    assert (child.why_idle or "").endswith(" UTC; successes of its parents count for nothing meanwhile")
+    assert (listener.why_idle or "").endswith(" UTC; events pass it by meanwhile")
+    app.schedules.resume_sync("child")
+    await app.drain()
+    assert await app.schedules.history("child") == []
+
+
 def test_parents_that_do_not_exist_are_refused_by_name(app: TestRota, db: psycopg.Connection[Any]) -> None:
     with pytest.raises(ConfigurationError, match="no such schedule to follow: 'child' after 'nobody'"):
         app.schedules.put_sync("child", task="tick", after=["nobody"])

@@ -159,14 +159,15 @@ def test_a_payload_that_cannot_be_is_refused(app: TestRota) -> None:
         app.emit.on(object())
 
 
+class Reversed:
+    def encode(self, text: str) -> str:
+        return text[::-1]
+
+    def decode(self, text: str) -> str:
+        return text[::-1]
+
+
 async def test_a_codec_keeps_the_payload_too(rota_database: str, db: psycopg.Connection[Any]) -> None:
-    class Reversed:
-        def encode(self, text: str) -> str:
-            return text[::-1]
-
-        def decode(self, text: str) -> str:
-            return text[::-1]
-
     seen: list[Any] = []
     app = Rota(rota_database, codec=Reversed())
     app.task(name="note")(lambda a, b: seen.append((a, b)))
@@ -181,3 +182,23 @@ async def test_a_codec_keeps_the_payload_too(rota_database: str, db: psycopg.Con
     assert seen == [(1, 2), (1, 3)]
     with pytest.raises(psycopg.errors.FeatureNotSupported, match="a codec keeps the arguments"):
         db.execute("select rota.emit('e')")
+
+
+@pytest.mark.one_server
+def test_with_a_codec_who_may_only_enqueue_is_told_what_is_missing(rota_app: TestRota, rota_database: str) -> None:
+    rota_app.migrate_sync(roles=True)
+    app = Rota(rota_database, codec=Reversed())
+    app.task(name="note")(lambda a=0: None)
+    with app, psycopg.connect(rota_database) as connection:
+        app.schedules.put_sync("s", task="note", on="e")
+        connection.execute("set role rota_enqueue")
+        with pytest.raises(
+            ConfigurationError, match="'e' was not emitted: this app has a codec, .* role 'rota_enqueue'"
+        ):
+            app.emit_sync.on(connection)("e", {"a": 1})
+        # and the transaction goes on
+        connection.execute("reset role")
+        connection.execute("grant select (name, args, event) on rota.schedules to rota_enqueue")
+        connection.execute("set role rota_enqueue")
+        assert app.emit_sync.on(connection)("e", {"a": 1}) == 1
+        connection.rollback()

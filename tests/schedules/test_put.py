@@ -399,3 +399,24 @@ def test_redacted_arguments_are_not_shown(app: TestRota) -> None:
     put = app.schedules.put_sync("s", task="login", args={"token": "hush", "n": 2})
 
     assert put.args == {"token": "•••", "n": 2}
+
+
+async def test_no_transaction_is_open_while_many_are_made(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    def items() -> Iterator[dict[str, Any]]:
+        open_ = "select count(*) from pg_stat_activity where datname = current_database() and xact_start is not null"
+        for number in range(2):
+            seen.extend(rows(db, f"{open_} and pid <> pg_backend_pid()"))
+            yield {"name": f"s{number}", "task": "tick", "every": "1h"}
+
+    seen: list[Any] = []
+    await app.schedules.put_many(items())
+    app.schedules.put_many_sync(items())
+
+    assert seen == [(0,)] * 4
+
+
+def test_the_mistakes_of_many_are_told_without_a_database() -> None:
+    nowhere = Rota("postgresql://nobody@127.0.0.1:1/nowhere")
+
+    with pytest.raises(ConfigurationError, match="Schedule 'a' was not put"):
+        nowhere.schedules.put_many_sync([{"name": "a", "task": "tick", "every": "soon"}])

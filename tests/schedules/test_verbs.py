@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
@@ -81,6 +82,68 @@ def test_a_moment_that_passed_during_a_pause_is_over(app: TestRota, db: psycopg.
     resumed = app.schedules.resume_sync("s")
 
     assert (resumed.state, resumed.why_idle) == ("ended", "its moment is past")
+
+
+def break_(db: psycopg.Connection[Any], **columns: str) -> None:
+    said = {"problem": "an older leader could not read it", **columns}
+    db.execute(
+        f"update rota.schedules set next_at = null, next_slot = null, {', '.join(f'{each} = %s' for each in said)}",  # type: ignore[arg-type]
+        list(said.values()),
+    )
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_resuming_mends_what_is_broken(app: TestRota, db: psycopg.Connection[Any], *, paused: bool) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h")
+    app.schedules.put_sync("m", task="tick")
+    break_(db)
+    app.advance("5h")
+    if paused:
+        app.schedules.pause_sync("s")
+
+    assert app.schedules.resume_sync("s", dry_run=True).state == "active"
+    mended = app.schedules.resume_sync("s", by="me")
+
+    assert (mended.state, mended.problem, mended.paused_at) == ("active", None, None)
+    assert mended.next_slot is not None
+    assert now(db) < mended.next_slot <= now(db) + timedelta(hours=1)
+    assert app.schedules.resume_sync("m").state == "waiting"
+    app.advance("1h")
+    assert give_out(app) == 1
+
+
+def test_resuming_what_is_still_wrong_says_why(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    @app.task(redact=["pin"])
+    def secret(pin: int) -> None: ...
+
+    app.schedules.put_sync("s", task="tick", every="1h")
+    app.schedules.pause_sync("s")
+    break_(db, every="nonsense")
+    words = app.schedules.resume_sync("s")
+    break_(db, every="1h", args='{"n": "many"}')
+    args = app.schedules.resume_sync("s")
+    break_(db, task="secret", args='{"pin": "hunter2"}')
+    hidden = app.schedules.resume_sync("s")
+
+    for seen, reason in ((words, "nonsense"), (args, "do not fit task 'tick': n is 'many'"), (hidden, "are redacted")):
+        assert (seen.state, seen.next_at, seen.paused_at) == ("broken", None, None)
+        assert reason in (seen.problem or "")
+        assert reason in (seen.why_idle or "")
+    assert "hunter2" not in (hidden.problem or "")
+    break_(db, task="elsewhere")
+    assert app.schedules.resume_sync("s").state == "active"
+
+
+def test_a_moment_that_was_missed_as_it_was_broken_is_left_to_its_policy(
+    app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    app.schedules.put_sync("s", task="tick", at=now(db) + timedelta(hours=1))
+    break_(db)
+    app.advance("2h")
+
+    app.schedules.resume_sync("s")
+
+    assert give_out(app) == 1
 
 
 async def test_a_trigger_runs_it_now_and_returns_its_job(app: TestRota) -> None:
@@ -176,6 +239,32 @@ def test_a_trigger_is_stored_by_the_codec(rota_database: str, db: psycopg.Connec
     assert db.execute("select args ? 'rota:coded' from rota.jobs").fetchall() == [(True,)]
 
 
+def test_a_trigger_is_not_doubled_by_a_codec_that_salts(rota_database: str, db: psycopg.Connection[Any]) -> None:
+    class Salted:
+        def encode(self, text: str) -> str:
+            return secrets.token_hex(4) + text
+
+        def decode(self, text: str) -> str:
+            if text.startswith("lost"):
+                raise ValueError("no key")
+            return text[8:]
+
+    app = Rota(rota_database, codec=Salted())
+    app.task(name="tick")(lambda n, m=0: None)
+    with app:
+        app.schedules.put_sync("s", task="tick", args={"n": 1})
+        gone = app.schedules.trigger_sync("s", {"m": 3})
+        db.execute("""update rota.jobs set args = '{"rota:coded": "lost"}'""")
+        with ThreadPoolExecutor(5) as threads:
+            same = list(threads.map(lambda _: app.schedules.trigger_sync("s", {"m": 2}), range(10)))
+        usual = app.schedules.trigger_sync("s", {"n": 1})
+        other = app.schedules.trigger_sync("s", {"m": 3})
+
+    assert len({job.id for job in same}) == 1
+    assert sum(not job.existing for job in same) == 1
+    assert len({same[0].id, usual.id, other.id, gone.id}) == 4
+
+
 def test_a_skipped_slot_does_not_run_and_the_next_one_does(app: TestRota) -> None:
     put = app.schedules.put_sync("s", task="tick", every="1h")
     assert put.next_slot is not None
@@ -189,6 +278,21 @@ def test_a_skipped_slot_does_not_run_and_the_next_one_does(app: TestRota) -> Non
     assert give_out(app) == 0
     app.advance("1h")
     assert give_out(app) == 1
+
+
+def test_during_a_pause_the_slot_that_is_skipped_is_still_to_come(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h")
+    app.schedules.put_sync("o", task="tick", at=now(db) + timedelta(hours=1))
+    for name in ("s", "o"):
+        app.schedules.pause_sync(name)
+    app.advance("5h")
+
+    skipped = app.schedules.skip_sync("s")
+
+    assert now(db) < skipped <= now(db) + timedelta(hours=1)
+    assert app.schedules.resume_sync("s").next_slot == skipped + timedelta(hours=1)
+    with pytest.raises(NotPossible, match="no next slot to leave out"):
+        app.schedules.skip_sync("o")
 
 
 def test_where_no_slot_is_to_come_none_is_skipped(app: TestRota) -> None:

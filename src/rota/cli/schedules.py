@@ -11,6 +11,7 @@ from rota.cli.output import json_option, json_text, print_fields, print_json, pr
 from rota.cli.schedule_check import check, pace, print_slots
 from rota.cli.schedule_put import put
 from rota.cli.target import app_option, database_options, open_app, reading_app_option
+from rota.errors import NotPossible
 from rota.schedules.view import STATES, Schedule
 from rota.schedules.zones import zone_of
 
@@ -188,7 +189,7 @@ def pause(names: tuple[str, ...], by: str | None, dry_run: bool, dsn: str | None
         def change(name: str) -> None:
             before = app.schedules.get_sync(name)
             if before.paused_at is not None:
-                say(f"schedule {name} is {before.why_idle} already")
+                say(f"nothing to do: schedule {name} is {before.why_idle}")
                 return
             app.schedules.pause_sync(name, by=by, dry_run=dry_run)
             say(f"would pause schedule {name}, which is {before.state}" if dry_run else f"schedule {name} is paused")
@@ -201,7 +202,7 @@ def pause(names: tuple[str, ...], by: str | None, dry_run: bool, dsn: str | None
 @change_options
 @database_options
 def resume(names: tuple[str, ...], by: str | None, dry_run: bool, dsn: str | None, schema: str | None) -> None:
-    """End the pause of schedules.
+    """End the pause of schedules, or try those anew that are broken.
 
     What they missed meanwhile is not made up for: see backfill.
     """
@@ -209,10 +210,14 @@ def resume(names: tuple[str, ...], by: str | None, dry_run: bool, dsn: str | Non
 
         def change(name: str) -> None:
             before = app.schedules.get_sync(name)
-            if before.paused_at is None:
+            if before.paused_at is None and before.problem is None:
                 say(f"schedule {name} is not paused: it is {before.state}")
                 return
             schedule = app.schedules.resume_sync(name, by=by, dry_run=dry_run)
+            if schedule.problem is not None:
+                raise NotPossible(
+                    f"Schedule {name!r} {'would be' if dry_run else 'is'} broken still: {schedule.problem}"
+                )
             then = f", next at {short_time(schedule.next_at)}" if schedule.next_at else ""
             say(f"would resume schedule {name}{then}" if dry_run else f"schedule {name} is {schedule.state}{then}")
 

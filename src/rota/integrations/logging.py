@@ -65,11 +65,16 @@ def words(fact: Fact) -> Words | None:
                 f"schedule {name}: no live worker knows its task {task}; the job waits for one that does",
             )
         case facts.ScheduleBroken(name, problem):
-            return logging.ERROR, f"schedule {name} cannot go on, and waits until it is put anew: {problem}"
+            return logging.ERROR, f"schedule {name} cannot go on, and waits until it is put anew or resumed: {problem}"
         case facts.SchedulesDeclared(added, changed, left):
             kept = f", {len(left)} left to the newer code of other processes ({_some(left)})" if left else ""
             return logging.INFO, (
                 f"schedules of this code: {len(added)} added ({_some(added)}), {len(changed)} changed ({_some(changed)}){kept}"
+            )
+        case facts.SchedulesNotDeclared(error, pause):
+            return (
+                logging.ERROR,
+                f"the schedules of this code could not be put: {_brief(error)}; that is tried again in {pause:.0f} s",
             )
         case facts.ScheduleOrphaned(name):
             return logging.WARNING, (

@@ -27,8 +27,8 @@ ACTIVATE = statement(
 def activate_schedule(
     name: str, args: Mapping[str, Any] | None, *, job: JobId, token: int, codec: Codec | None
 ) -> Steps[bool | None]:
-    """Give the schedule a run with these arguments over its own. False if it has one already or is paused, None if the claim
-    is lost. Raises ScheduleNotFound, NotPossible, InvalidArguments."""
+    """Give the schedule a run with these arguments over its own. False if it has one already, is paused, has had its runs or
+    is not in its time, None if the claim is lost. Raises ScheduleNotFound, NotPossible, InvalidArguments."""
     refused = f"Schedule {name!r} was not activated"
     whole: str | None = None
     if args is not None:

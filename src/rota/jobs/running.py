@@ -180,7 +180,8 @@ class RunningJob:
     async def activate(self, name: str, args: Mapping[str, Any] | None = None) -> bool:
         """Run a dormant schedule that follows this job's, with `args`, plain JSON, over its own arguments.
 
-        False, and nothing happens, when a run of it is under way or waits, or it is paused; and where the job runs inline.
+        False, and nothing happens, when a run of it is under way or waits, when it is paused, has had its runs or is not in
+        its time; and where the job runs inline.
         Raises ScheduleNotFound, NotPossible when it is not dormant or does not follow this schedule, ClaimLost.
         """
         if self._desk is None:

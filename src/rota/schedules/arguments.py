@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rota.errors import InvalidArguments
@@ -11,7 +11,7 @@ from rota.jobs.conversion.plain import dumps, read_json
 from rota.jobs.definition import Task
 from rota.jobs.given import check_mapping, plain_arguments
 
-__all__ = ["laid_over", "written_arguments"]
+__all__ = ["check_arguments", "laid_over", "written_arguments"]
 
 
 def written_arguments(
@@ -45,10 +45,11 @@ def laid_over(
     task: Task[..., Any] | None,
     codec: Codec | None,
     refused: str,
+    said: Iterable[str] = (),
 ) -> str:
     """The arguments of a schedule with these over them, name by name, as they are stored for one run.
 
-    Raises InvalidArguments where they do not fit a task that is known here.
+    Where one of `said` comes to the same it is that. Raises InvalidArguments where they do not fit a task that is known here.
     """
     secret = task is not None and bool(task.options.redact)
     # what was written for another version is for whoever runs it to judge
@@ -57,4 +58,30 @@ def laid_over(
     merged = plain_arguments({**decoded(codec, stored), **given}, refused, secret=secret)
     if known is not None:
         known.signature.read(merged, refused)
+    # a codec may make something else of the same each time: what is stored of the same call already is taken as it is
+    for each in said:
+        if _plain(codec, each) == merged:
+            return each
     return encoded(codec, dumps(merged), refused, secret=secret)
+
+
+def _plain(codec: Codec | None, stored: str) -> Any:
+    try:
+        return decoded(codec, stored)
+    except InvalidArguments:  # by a key that is gone
+        return None
+
+
+def check_arguments(
+    stored: str, version: int, *, task: Task[..., Any] | None, codec: Codec | None, secret: bool
+) -> None:
+    """Raise InvalidArguments where stored arguments do not fit a task that is known here in that version."""
+    if task is None or task.version != version:
+        return
+    try:
+        task.signature.read(decoded(codec, stored), f"Its arguments do not fit task {task.name!r}")
+    except InvalidArguments:
+        if not secret and not task.options.redact:
+            raise
+        # nor is the error it comes from shown: it would tell what they are
+        raise InvalidArguments(f"Its arguments, which are redacted, do not fit task {task.name!r}.") from None

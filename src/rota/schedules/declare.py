@@ -3,7 +3,7 @@
 Each process says what its code says when its worker starts. Equal words change nothing, so any number of them may. Words that
 were never heard before are newer code, and take effect. Words that were heard before are older code: they take effect only
 when no live process says the present ones any more. So a rolling deploy does not flap between two versions, and rolling back
-takes effect once the newer processes are gone; until then whoever was left aside looks again now and then.
+takes effect once the newer processes are gone: each process looks now and then whether its words are those that hold.
 
 What people put by hand into a declared schedule stays until code says something new. What is declared no more is told, and
 never erased: it may be another service's, or come back.
@@ -15,11 +15,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, Unpack, overload
+from uuid import UUID
 
 from rota.clock import Duration
 from rota.errors import DatabaseUnavailable
-from rota.facts import Facts, ScheduleOrphaned, SchedulesDeclared
+from rota.facts import Facts, ScheduleOrphaned, SchedulesDeclared, SchedulesNotDeclared
 from rota.jobs.codec import Codec
 from rota.jobs.definition import AsyncTask, SyncTask, Task
 from rota.jobs.package import Package
@@ -30,7 +31,7 @@ from rota.postgres.query import Query, Steps, statement
 from rota.schedules.definition import ScheduleDefinition, ScheduleOptions, define
 from rota.schedules.gather import gather
 from rota.schedules.put import Author, SchedulesPut, write
-from rota.schedules.store import StoredSchedule, live_digests, lock_definitions, lock_rows, read_rows
+from rota.schedules.store import live_digests, lock_definitions, lock_rows
 
 __all__ = ["Declarations", "Declared", "declare_schedules"]
 
@@ -116,24 +117,38 @@ class Declarations:
         *,
         again: float = _AGAIN_SECONDS,
     ) -> AsyncIterator[None]:
-        """Declare these now; and while newer code is in the way of some, look again now and then."""
+        """Declare these now, and look now and then whether they still hold: newer code may have come, and be gone again.
 
-        async def declare() -> bool:
-            declared = await database.run_steps(declare_schedules(definitions, schema=database.schema, codec=codec))
-            if declared.put or declared.left:
+        What is in the way, such as a row that someone holds locked, is told and tried again: no job waits for that.
+        """
+        told: tuple[str, ...] = ()
+
+        async def declare(*, starts: bool) -> None:
+            nonlocal told
+            steps = declare_schedules(definitions, schema=database.schema, codec=codec, starts=starts)
+            declared = await database.run_steps(steps)
+            if declared.put or declared.left not in ((), told):
                 facts.emit(SchedulesDeclared(declared.put.added, declared.put.changed, declared.left))
+            told = declared.left
             for name in declared.orphans:
                 facts.emit(ScheduleOrphaned(name))
-            return bool(declared.left)
 
-        async def insist() -> None:
-            is_left = True
-            while is_left:
+        async def insist(*, starts: bool) -> None:
+            while True:
                 await asyncio.sleep(again)
-                with contextlib.suppress(DatabaseUnavailable):
-                    is_left = await declare()
+                try:
+                    await declare(starts=starts)
+                    starts = False
+                except Exception as error:  # whatever it is, the next look may find it gone
+                    facts.emit(SchedulesNotDeclared(error, again))
 
-        insisting = asyncio.create_task(insist()) if await declare() else None
+        starts = False
+        try:
+            await declare(starts=True)
+        except DatabaseUnavailable as error:
+            starts = True
+            facts.emit(SchedulesNotDeclared(error, again))
+        insisting = asyncio.create_task(insist(starts=starts)) if definitions or starts else None
         try:
             yield
         finally:
@@ -156,33 +171,52 @@ class Declared:
 
 
 def declare_schedules(
-    definitions: Sequence[ScheduleDefinition], *, schema: str, codec: Codec | None
+    definitions: Sequence[ScheduleDefinition], *, schema: str, codec: Codec | None, starts: bool = True
 ) -> Steps[Declared]:
-    """Put what code says, where it is new. The member that says so must have joined: its peers look for it."""
+    """Put what code says, where it is new. The member that says so must have joined: its peers look for it.
+
+    A process that `starts` also brings back what was deleted, and mends what is broken; one that looks again leaves both as
+    they are, and takes one cheap read for it.
+    """
     names = [definition.name for definition in definitions]
-    rows: dict[str, StoredSchedule] = (yield read_rows(names)) if names else {}
+    words: dict[str, Words] = (yield read_words(names)) if names else {}
     put = SchedulesPut()
     left: tuple[str, ...] = ()
-    if not all(new.name in rows and rows[new.name].digest == new.digest() for new in definitions):
+    differ = [new for new in definitions if _differs(new, words.get(new.name), starts=starts)]
+    if differ:
+        alive: dict[str, set[str]] = yield live_digests()
+        left = _left(differ, words, alive)
+    if len(differ) > len(left):
         yield lock_definitions(schema)
         yield lock_rows(names)
-        rows = yield read_rows(names)
-        alive: dict[str, set[str]] = yield live_digests()
-        authors: dict[str, Author] = {}
-        left = tuple(new.name for new in definitions if _is_older(new, rows.get(new.name), alive))
-        for new in definitions:
-            old = rows.get(new.name)
-            if new.name not in left and (old is None or old.digest != new.digest()):
-                authors[new.name] = _author(new, old)
-        put = yield from write([new for new in definitions if new.name in authors], authors, actor=CODE, codec=codec)
+        words = yield read_words(names)
+        alive = yield live_digests()
+        differ = [new for new in definitions if _differs(new, words.get(new.name), starts=starts)]
+        left = _left(differ, words, alive)
+        ours = [new for new in differ if new.name not in left]
+        authors = {new.name: _author(new, words.get(new.name)) for new in ours}
+        put = yield from write(ours, authors, actor=CODE, codec=codec)
         if put:
             yield record(actor(None), "schedule.declare", {"added": put.added, "changed": put.changed})
             yield notify(schedule_channel(schema), "")
-    orphans: list[str] = yield find_orphans(names)
+    orphans: list[str] = (yield find_orphans(names)) if starts else []
     return Declared(put, left, tuple(orphans))
 
 
-def _is_older(new: ScheduleDefinition, old: StoredSchedule | None, alive: Mapping[str, set[str]]) -> bool:
+def _differs(new: ScheduleDefinition, old: Words | None, *, starts: bool) -> bool:
+    if old is None:
+        return starts
+    # what people put is theirs to mend
+    return old.digest != new.digest() or (starts and old.is_broken and old.owner == CODE)
+
+
+def _left(
+    differ: Sequence[ScheduleDefinition], words: Mapping[str, Words], alive: Mapping[str, set[str]]
+) -> tuple[str, ...]:
+    return tuple(new.name for new in differ if _is_older(new, words.get(new.name), alive))
+
+
+def _is_older(new: ScheduleDefinition, old: Words | None, alive: Mapping[str, set[str]]) -> bool:
     return (
         old is not None
         and old.digest != (digest := new.digest())
@@ -191,12 +225,36 @@ def _is_older(new: ScheduleDefinition, old: StoredSchedule | None, alive: Mappin
     )
 
 
-def _author(new: ScheduleDefinition, old: StoredSchedule | None) -> Author:
+def _author(new: ScheduleDefinition, old: Words | None) -> Author:
     digest = new.digest()
     if old is None:
         return Author(CODE, digest)
     before = [each for each in (*old.digests, old.digest) if each is not None and each != digest]
     return Author(CODE, digest, tuple(before[-_REMEMBERED:]))
+
+
+class Words(NamedTuple):
+    """Whose words a schedule has, and whether they came to nothing."""
+
+    digest: UUID | None
+    digests: list[UUID]
+    owner: str | None
+    is_broken: bool
+
+
+READ_WORDS = statement(
+    "read_declared",
+    """
+    select known.name, known.digest, known.digests, known.owner, known.problem is not null
+    from {schema}.schedules as known
+    where known.name = any (%(names)s::text[])
+    """,
+)
+
+
+def read_words(names: Sequence[str]) -> Query[dict[str, Words]]:
+    """Whose words those of these have that there are, by name."""
+    return READ_WORDS.query({"names": list(names)}, read=lambda rows: {name: Words(*told) for name, *told in rows})
 
 
 FIND_ORPHANS = statement(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rota.errors import ConfigurationError
 from rota.jobs.codec import Codec, decoded, encoded
 from rota.jobs.conversion.plain import dumps
 from rota.jobs.given import plain_arguments
@@ -72,6 +73,17 @@ class EmitSync:
 
 EMIT = statement("emit", "select {schema}.emit(%(event)s::text, %(payload)s::text::jsonb)")
 
+# Asked first: refused by PostgreSQL, the transaction would be over, in words that say nothing of a codec.
+MAY_READ = statement(
+    "may_read_listeners",
+    """
+    select
+        current_user,
+        bool_and(has_column_privilege($name${schema}.schedules$name$, needed.name, 'select'))
+    from unnest(array['name', 'args', 'event']) as needed(name)
+    """,
+)
+
 LISTENERS = statement(
     "find_listeners",
     """
@@ -97,6 +109,13 @@ def emit_event(event: str, payload: Mapping[str, Any] | None, codec: Codec | Non
 
 def _emit_coded(event: str, given: dict[str, Any], codec: Codec, refused: str) -> Steps[int]:
     # only here can the arguments of each be read
+    role, may_read = yield MAY_READ.query(read=lambda rows: rows[0])
+    if not may_read:
+        raise ConfigurationError(
+            f"{refused}: this app has a codec, so the payload goes over the arguments of those that listen here and not in the "
+            f"database, and role {role!r} may not read them. Let it: grant select (name, args, event) on schedules, in the "
+            f"schema of Rota, to {role!r}."
+        )
     listeners: list[tuple[str, str]] = yield _listeners(event)
     whole = ",".join(
         f"{dumps(name)}:{encoded(codec, dumps({**decoded(codec, stored), **given}), refused, secret=True)}"

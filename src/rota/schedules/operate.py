@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from rota.errors import ConfigurationError, NotPossible, ScheduleNotFound
+from rota.errors import ConfigurationError, NotPossible, RotaError, ScheduleNotFound
 from rota.jobs.inspect import get_job
 from rota.jobs.job import Job, Owner
 from rota.postgres.audit import record
@@ -24,6 +24,7 @@ __all__ = [
     "delete_schedule",
     "find_schedule",
     "pause_schedule",
+    "queued_arguments",
     "resume_schedule",
     "skip_slot",
     "trigger_schedule",
@@ -71,30 +72,50 @@ RESUME = statement(
     set paused_at = null,
         paused_by = null,
         next_slot = %(next_slot)s,
-        next_at = %(next_at)s
+        next_at = %(next_at)s,
+        problem = %(problem)s
     where name = %(name)s
     """,
 )
 
 
-def resume_schedule(name: str, schema: str, actor: str) -> Steps[None]:
-    """Have it run again, from the first slot that is still to come: those of the pause are not made up for."""
+def resume_schedule(name: str, schema: str, actor: str, check: Callable[[StoredSchedule], None]) -> Steps[None]:
+    """Have it run again, from the first slot that is still to come: those of the pause are not made up for.
+
+    One that is broken is tried anew; if its words are still wrong, or `check` refuses them, it is broken for that reason.
+    """
     row = yield from find_schedule(name)
-    if row.paused_at is None:
+    if row.paused_at is None and row.problem is None:
         return
-    slot, at = row.next_slot, row.next_at
-    if slot is not None and slot <= row.now and row.kind in ("cron", "every", "once"):
-        slot = None if row.kind == "once" else next_slot(row, row, row.anchor, row.now)
-        at = None if slot is None else jittered(name, slot, row.jitter)
-    yield RESUME.query({"name": name, "next_slot": slot, "next_at": at}, read=nothing)
-    yield from _tell(schema, actor, "resume", name)
+    slot: datetime | None = None
+    at: datetime | None = None
+    problem: str | None = None
+    try:
+        check(row)
+        slot = _resumed_slot(row)
+        # one that only its jitter keeps back keeps its moment
+        at = row.next_at if slot == row.next_slot else jittered(name, slot, row.jitter) if slot else None
+    except RotaError as error:
+        problem = str(error)[:2000]
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # someone wrote something else into the row
+        problem = f"{type(error).__name__}: {error}"[:2000]
+    yield RESUME.query({"name": name, "next_slot": slot, "next_at": at, "problem": problem}, read=nothing)
+    yield from _tell(schema, actor, "resume", name, **({"problem": problem} if problem else {}))
+
+
+def _resumed_slot(row: StoredSchedule) -> datetime | None:
+    if row.problem is not None:
+        return next_slot(row, row, row.anchor, row.now) if row.kind in _TIMED else None
+    if row.next_slot is None or row.next_slot > row.now or row.kind not in ("cron", "every", "once"):
+        return row.next_slot
+    return None if row.kind == "once" else next_slot(row, row, row.anchor, row.now)
 
 
 SKIP = statement(
     "skip_slot",
     """
     update {schema}.schedules
-    set last_slot = greatest(last_slot, next_slot),
+    set last_slot = greatest(last_slot, %(slot)s),
         next_slot = %(next_slot)s,
         next_at = %(next_at)s,
         skipped = skipped + 1
@@ -106,16 +127,18 @@ SKIP = statement(
 def skip_slot(name: str, schema: str, actor: str) -> Steps[datetime]:
     """Leave out the next slot, and return it. Raises NotPossible where no slot is to come."""
     row = yield from find_schedule(name)
-    if row.next_slot is None:
+    # what passes during a pause is left out anyhow
+    slot = row.next_slot if row.paused_at is None else _resumed_slot(row)
+    if slot is None:
         raise NotPossible(
             f"Schedule {name!r} has no next slot to leave out: "
             + ("it has ended, or waits for a run to end." if row.kind in _TIMED else f"it is of kind {row.kind!r}.")
         )
-    then = None if row.kind == "once" else timing_of(row, row.anchor).next(row.next_slot)
+    then = None if row.kind == "once" else timing_of(row, row.anchor).next(slot)
     at = None if then is None else jittered(name, then, row.jitter)
-    yield SKIP.query({"name": name, "next_slot": then, "next_at": at}, read=nothing)
-    yield from _tell(schema, actor, "skip", name, slot=row.next_slot.isoformat())
-    return row.next_slot
+    yield SKIP.query({"name": name, "slot": slot, "next_slot": then, "next_at": at}, read=nothing)
+    yield from _tell(schema, actor, "skip", name, slot=slot.isoformat())
+    return slot
 
 
 _TIMED = ("cron", "every", "delay", "once")
@@ -127,6 +150,25 @@ def delete_schedule(name: str, schema: str, actor: str) -> Steps[None]:
     yield from find_schedule(name)
     yield delete_rows([name])
     yield from _tell(schema, actor, "delete", name)
+
+
+QUEUED_ARGUMENTS = statement(
+    "queued_arguments",
+    """
+    select job.args::text
+    from {schema}.jobs as job
+    where job.schedule = %(name)s
+      and job.state in ('queued', 'blocked')
+      and job.attempt = 0
+    order by job.id
+    limit 1000
+    """,
+)
+
+
+def queued_arguments(name: str) -> Query[list[str]]:
+    """The arguments of its runs that have not begun, as they are stored."""
+    return QUEUED_ARGUMENTS.query({"name": name}, read=lambda rows: [row[0] for row in rows])
 
 
 TRIGGER = statement(

@@ -17,7 +17,7 @@ from rota.postgres.audit import actor
 from rota.postgres.names import check_name
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps
-from rota.schedules.arguments import laid_over
+from rota.schedules.arguments import check_arguments, laid_over
 from rota.schedules.definition import ScheduleDefinition, ScheduleOptions, check_schedule_name, define
 from rota.schedules.gather import gather
 from rota.schedules.history import ScheduleRun, list_runs
@@ -26,12 +26,14 @@ from rota.schedules.operate import (
     delete_schedule,
     find_schedule,
     pause_schedule,
+    queued_arguments,
     resume_schedule,
     skip_slot,
     trigger_schedule,
 )
 from rota.schedules.preview import preview_slots
 from rota.schedules.put import SchedulesPut, put_schedules
+from rota.schedules.store import StoredSchedule
 from rota.schedules.view import Schedule, get_schedule, list_schedules
 
 __all__ = ["Schedules"]
@@ -153,7 +155,10 @@ class Schedules:
         return self._database.run_steps_sync(self._pausing(name, by), dry_run=dry_run)
 
     async def resume(self, name: str, *, by: str | None = None, dry_run: bool = False) -> Schedule:
-        """End its pause. What it missed meanwhile is not made up for (see backfill). Raises ScheduleNotFound."""
+        """End its pause. What it missed meanwhile is not made up for (see backfill). Raises ScheduleNotFound.
+
+        One that is broken is tried anew, from its next slot. If it is still wrong it stays broken, and `problem` says why.
+        """
         return await self._database.run_steps(self._resuming(name, by), dry_run=dry_run)
 
     def resume_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> Schedule:
@@ -255,11 +260,9 @@ class Schedules:
     def _putting_many(self, items: Iterable[Any], prune_prefix: str | None, by: str | None) -> Steps[SchedulesPut]:
         if prune_prefix is not None:
             check_name("prune_prefix", prune_prefix, 200)
-        definitions = gather(items, self.define)
-        return (
-            yield from put_schedules(
-                definitions, schema=self._schema, codec=self._codec, actor=actor(by), prune_prefix=prune_prefix
-            )
+        definitions = gather(items, self.define)  # now, while no transaction waits for whoever makes them
+        return put_schedules(
+            definitions, schema=self._schema, codec=self._codec, actor=actor(by), prune_prefix=prune_prefix
         )
 
     def _pausing(self, name: str, by: str | None) -> Steps[Schedule]:
@@ -267,8 +270,14 @@ class Schedules:
         return (yield from self._shown(name))
 
     def _resuming(self, name: str, by: str | None) -> Steps[Schedule]:
-        yield from resume_schedule(check_schedule_name(name), self._schema, actor(by))
+        yield from resume_schedule(check_schedule_name(name), self._schema, actor(by), self._check)
         return (yield from self._shown(name))
+
+    def _check(self, row: StoredSchedule) -> None:
+        if row.kind == "event" or row.dormant:
+            return  # somebody brings along what is missing
+        secret = bool(row.redact)
+        check_arguments(row.args, row.version, task=self._tasks.get(row.task), codec=self._codec, secret=secret)
 
     def _skipping(self, name: str, by: str | None) -> Steps[datetime]:
         return skip_slot(check_schedule_name(name), self._schema, actor(by))
@@ -291,13 +300,16 @@ class Schedules:
     ) -> Steps[Job[Any]]:
         if at is not None and delay is not None:
             raise ConfigurationError(f"{name!r} cannot be triggered with both at= and delay=: give one of them.")
-        row = yield from find_schedule(check_schedule_name(name), lock=False)
+        # by a codec only we can tell whether one was asked for before: no other may ask meanwhile
+        looks = self._codec is not None and bool(args)
+        row = yield from find_schedule(check_schedule_name(name), lock=looks)
+        said: list[str] = (yield queued_arguments(name)) if looks else []
         refused = f"Schedule {name!r} was not triggered"
         task = self._tasks.get(row.task)
         given: str | None = None
         # what listens or is dormant may have been put without arguments that somebody must bring along
         if args or row.kind == "event" or row.dormant:
-            given = laid_over(row.args, row.version, args, task=task, codec=self._codec, refused=refused)
+            given = laid_over(row.args, row.version, args, task=task, codec=self._codec, refused=refused, said=said)
         return (
             yield from trigger_schedule(
                 row,

@@ -16,6 +16,7 @@ from rota.schedules.definition import timing_of
 
 __all__ = ["STATES", "Schedule", "get_schedule", "list_schedules"]
 
+_MOST_COUNTED = 1000
 STATES = ("active", "waiting", "paused", "broken", "ended")
 
 
@@ -125,7 +126,14 @@ _COLUMNS = """
         (select count(*) from {schema}.jobs as job where job.schedule = known.name),
         (
             select jsonb_agg(jsonb_build_object(
-                'name', edge.parent, 'state', parent.state, 'failures', parent.failures
+                'name', edge.parent, 'state', parent.state, 'failures', parent.failures, 'fed', (
+                    select count(*)
+                    from (
+                        select from {schema}.schedule_feed as feed
+                        where feed.child = edge.child and feed.parent = edge.parent
+                        limit __most__
+                    ) as unused
+                )
             ) order by edge.parent collate "C")
             from {schema}.schedule_parents as edge
             left join lateral (
@@ -138,7 +146,7 @@ _COLUMNS = """
         known.redact
     from (
         select known.*, (__state__) as state from {schema}.schedules as known
-""".replace("__state__", _STATE)
+""".replace("__state__", _STATE).replace("__most__", str(_MOST_COUNTED))
 
 GET = statement("get_schedule", _COLUMNS + "where known.name = %(name)s ) as known")
 
@@ -210,9 +218,14 @@ def _when(schedule: Schedule) -> str:
 
 def _why_idle(schedule: Schedule) -> str | None:
     if schedule.state == "paused":
-        return f"paused by {schedule.paused_by or 'someone'} since {schedule.paused_at:%Y-%m-%d %H:%M:%S} UTC"
+        lost = {
+            "after": "; successes of its parents count for nothing meanwhile",
+            "event": "; events pass it by meanwhile",
+        }
+        since = f"{schedule.paused_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"paused by {schedule.paused_by or 'someone'} since {since}{lost.get(schedule.kind, '')}"
     if schedule.state == "broken":
-        return f"it cannot go on until it is put anew: {schedule.problem}"
+        return f"it cannot go on until it is put anew or resumed: {schedule.problem}"
     if schedule.state == "ended":
         return _why_ended(schedule)
     if schedule.state == "active":
@@ -221,11 +234,25 @@ def _why_idle(schedule: Schedule) -> str | None:
         return f"it waits for event {schedule.event!r}"
     if schedule.kind == "manual":
         return "it runs when it is triggered"
-    hindered = [words for parent in schedule._above if (words := _hindered(parent))]
-    if hindered:
-        return "; ".join(hindered)
-    waits = "activates it" if schedule.dormant else "succeeds (again)"
-    return f"it waits until {_listed(schedule.parents)} {waits}" if schedule.parents else "it has no parents left"
+    if not schedule.parents:
+        return "it has no parents left"
+    told = [words for parent in schedule._above if (words := _hindered(parent))] or [_awaits(schedule)]
+    return "; ".join([*told, *(_gave(parent) for parent in schedule._above if parent["fed"])])
+
+
+def _awaits(schedule: Schedule) -> str:
+    """Whose turn it is, where nothing hinders them."""
+    if schedule.dormant:
+        one = "one of " if len(schedule.parents) > 1 else ""
+        return f"it waits until {one}{_listed(schedule.parents)} activates it"
+    awaited = [parent["name"] for parent in schedule._above if not parent["fed"]] or schedule.parents
+    return f"it waits until {'each of ' if len(awaited) > 1 else ''}{_listed(awaited)} succeeds (again)"
+
+
+def _gave(parent: dict[str, Any]) -> str:
+    """What of a parent is kept until the others have as much to give."""
+    most = " or more" if parent["fed"] == _MOST_COUNTED else ""
+    return f"{parent['fed']}{most} success(es) of {parent['name']!r} wait for that"
 
 
 def _hindered(parent: dict[str, Any]) -> str | None:

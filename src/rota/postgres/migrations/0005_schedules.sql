@@ -638,16 +638,18 @@ $emit$;
 revoke execute on function {schema}.emit(text, jsonb, jsonb) from public;
 
 -- Gives a dormant schedule a run, on behalf of a run of one of its parents. Returns what came of it: activated; busy, when it
--- has one already or is paused; or why it may not be: lost (the claim), unknown, awake, stranger.
+-- has one already or is paused; over, when it has had its runs or this is not its time; or why it may not be: lost (the claim),
+-- unknown, awake, stranger.
 create function {schema}.activate_schedule(name text, job bigint, token bigint, args jsonb default null) returns text
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $activate_schedule$
 declare
+    clock constant timestamptz := {schema}.now();
     ours record;
     known record;
 begin
-    select running.schedule, coalesce(running.slot_at, {schema}.now()) as slot_at into ours
+    select running.schedule, coalesce(running.slot_at, clock) as slot_at into ours
     from {schema}.jobs as running
     where running.id = activate_schedule.job
       and running.token = activate_schedule.token
@@ -656,7 +658,7 @@ begin
         return 'lost';
     end if;
     -- one at a time: the second finds what the first has put
-    select child.dormant, child.paused_at into known
+    select child.dormant, child.paused_at, child.runs, child.max_runs, child.start_at, child.end_at into known
     from {schema}.schedules as child
     where child.name = activate_schedule.name
     for no key update;
@@ -675,9 +677,15 @@ begin
         or exists (select from {schema}.slots as waits where waits.schedule = activate_schedule.name and waits.job_id is null)
     then
         return 'busy';
+    elsif known.runs >= known.max_runs or clock < known.start_at or clock >= known.end_at then
+        return 'over';
     end if;
     insert into {schema}.slots (schedule, slot_at, cause, args, parent_job)
     values (activate_schedule.name, ours.slot_at, 'activated', activate_schedule.args, activate_schedule.job);
+    update {schema}.schedules as child
+    set runs = child.runs + 1,
+        last_slot = greatest(child.last_slot, ours.slot_at)
+    where child.name = activate_schedule.name;
     perform {schema}.notify('{schedule_channel}', '');
     return 'activated';
 end
