@@ -169,7 +169,8 @@ MUTANTS = [
         "an end before the last run",
         "schedules/plan.py",
         "        slots = slots[: max(0, due.max_runs - due.runs)]\n",
-        "        slots = slots[: max(0, due.max_runs - due.runs)]\n        then = None if len(slots) + due.runs >= due.max_runs else then\n",
+        "        slots = slots[: max(0, due.max_runs - due.runs)]\n"
+        "        then = None if len(slots) + due.runs >= due.max_runs else then\n",
         HINDRANCES,
     ),
     Mutant(

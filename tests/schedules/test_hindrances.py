@@ -17,7 +17,7 @@ from rota.facts import ScheduleBroken, ScheduleUnclaimed
 from rota.postgres.query import Query
 from rota.postgres.session import Session
 from rota.schedules import scheduler as scheduler_room
-from rota.schedules.due import conclude, find_due, fire
+from rota.schedules.due import conclude, find_due, fire, look_ahead
 from rota.schedules.plan import make_plan
 from rota.testing import TestRota, until
 
@@ -254,3 +254,38 @@ async def test_what_waits_for_a_schedule_that_is_gone_is_forgotten(rota_app: Tes
     await until(lambda: db.execute("select count(*) from rota.slots").fetchone() == (0,))
     rota_app.stop()
     await working
+
+
+@pytest.mark.parametrize("due", [1000, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(120)])])
+def test_thousands_that_are_due_in_one_second_are_given_out_in_bounded_batches(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch, due: int
+) -> None:
+    """How long that takes: bench/schedules.py."""
+    db.execute(
+        "insert into rota.schedules (name, task, kind, cron, next_slot, next_at) "
+        "select 'due-' || i, 'noop', 'cron', i %% 60 || ' ' || i %% 24 || ' * * *', at, at "
+        "from generate_series(1, %s) as i, (select date_trunc('second', rota.now()) as at) as slot",
+        [due],
+    )
+    batches: list[int] = []
+    given = scheduler_room.fire
+    monkeypatch.setattr(scheduler_room, "fire", lambda plans: (batches.append(len(plans)), given(plans))[1])
+
+    rota_app.drain_sync(queues=["others"])
+    assert db.execute("select count(*), count(distinct schedule) from rota.jobs").fetchone() == (due, due)
+    assert max(batches) <= 500
+    assert sum(batches) == due
+
+
+def test_what_is_due_is_found_without_reading_what_is_not(db: Db) -> None:
+    db.execute(
+        "insert into rota.schedules (name, task, kind, every, next_slot, next_at) "
+        "select 'idle-' || i, 'noop', 'every', '1d', at, at "
+        "from generate_series(1, 20000) as i, (select rota.now() + interval '1 day' as at) as slot"
+    )
+    add(db, "tick", due_in=-1)
+    db.execute("set enable_seqscan = off; set enable_bitmapscan = off")
+    for query in (look_ahead(), find_due(500)):
+        plan = db.execute(f"explain (analyze, buffers, format json) {query.statement.sql('rota')}", query.params)  # type: ignore[arg-type]
+        (told,) = plan.fetchone() or ([],)
+        assert told[0]["Plan"]["Shared Hit Blocks"] + told[0]["Plan"]["Shared Read Blocks"] < 60

@@ -673,7 +673,7 @@ begin
     ) then
         return 'stranger';
     elsif known.paused_at is not null
-        or exists (select from {schema}.jobs as live where live.schedule = activate_schedule.name)
+        or {schema}.is_under_way(activate_schedule.name)
         or exists (select from {schema}.slots as waits where waits.schedule = activate_schedule.name and waits.job_id is null)
     then
         return 'busy';
