@@ -408,6 +408,7 @@ def test_check_refuses_what_is_wrong_with_two_and_the_reason(rota: Run, wrong: l
     assert (refused.code, refused.out, told in refused.err) == (2, "", True), refused.err
 
 
+@pytest.mark.direct("a change is found by polling there, and not at once")
 def test_a_change_reaches_a_running_worker_at_once(rota_app: TestRota, sched: Run, tmp_path: Path, dsn: str) -> None:
     file = tmp_path / "app.py"
     file.write_text("from rota import Rota\napp = Rota()\n\n@app.task(name='tick')\ndef tick() -> None: ...\n")

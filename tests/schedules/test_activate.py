@@ -199,6 +199,7 @@ async def test_a_run_knows_its_schedule_and_the_moment_it_stands_for(app: TestRo
     await app.drain()
 
     assert seen == [("hourly", put.next_slot)]
+    assert seen[0][1].utcoffset() == timedelta(0)
     (run,) = await app.schedules.history("hourly")
     assert run.job is not None
     job = await app.jobs.get(run.job)

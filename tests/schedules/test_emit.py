@@ -133,6 +133,7 @@ def test_what_is_paused_or_out_of_its_time_does_not_hear(app: TestRota, db: psyc
     assert app.emit_sync("order.lost") == 2
 
 
+@pytest.mark.direct("it is about notifications, which a pooler does not pass on")
 def test_an_event_tells_the_scheduler(app: TestRota, db: psycopg.Connection[Any]) -> None:
     db.execute(f"listen {schedule_channel('rota')}")
 

@@ -270,6 +270,7 @@ def test_a_start_to_come_is_the_first_slot(app: TestRota) -> None:
     assert every.next_slot == delay.next_slot == start
 
 
+@pytest.mark.direct("it is about notifications, which a pooler does not pass on")
 def test_putting_tells_the_scheduler(app: TestRota, db: psycopg.Connection[Any]) -> None:
     db.execute(f"listen {schedule_channel('rota')}")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -14,7 +15,7 @@ from tests.schedules.rounds import give_out
 
 from rota import ConfigurationError, InvalidArguments, NotPossible, Rota, ScheduleNotFound
 from rota.postgres.notify import schedule_channel
-from rota.testing import TestRota
+from rota.testing import TestRota, WorkerProcess, until_sync
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -53,8 +54,8 @@ def test_a_paused_schedule_gives_out_nothing_and_makes_up_for_nothing(
     resumed = app.schedules.resume_sync("s")
 
     assert (paused.state, paused.paused_by, given) == ("paused", "me", 0)
-    assert paused.why_idle is not None
-    assert paused.why_idle.startswith("paused by me since")
+    assert paused.paused_at is not None
+    assert paused.why_idle == f"paused by me since {paused.paused_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     assert (resumed.state, resumed.paused_at, resumed.paused_by, resumed.why_idle) == ("active", None, None, None)
     assert resumed.next_slot is not None
     assert now(db) < resumed.next_slot <= now(db) + timedelta(hours=1)
@@ -348,6 +349,7 @@ def test_a_name_that_is_not_there_is_named(app: TestRota, call: Any) -> None:
         call(app.schedules)
 
 
+@pytest.mark.direct("it is about notifications, which a pooler does not pass on")
 def test_every_verb_is_told_to_the_scheduler_and_on_record(app: TestRota, db: psycopg.Connection[Any]) -> None:
     app.schedules.put_sync("s", task="tick", every="1h", start_at=START, by="me")
     db.execute(f"listen {schedule_channel('rota')}")
@@ -363,6 +365,63 @@ def test_every_verb_is_told_to_the_scheduler_and_on_record(app: TestRota, db: ps
     told = db.execute("select actor, action, details ->> 'schedule' from rota.audit order by id").fetchall()
     verbs = ["put", "pause", "resume", "skip", "backfill", "trigger", "delete"]
     assert told == [("me", f"schedule.{verb}", "s") for verb in verbs]
+
+
+@pytest.mark.direct("changes are found by polling there, each second")
+def test_each_verb_of_one_process_is_honoured_by_the_worker_of_another_within_a_second(
+    app: TestRota, rota_worker: Callable[..., WorkerProcess], db: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    """By the database's clock. Whoever leads would look again after five seconds if it heard nothing."""
+    file = tmp_path / "app.py"
+    file.write_text("from rota import Rota\napp = Rota()\n\n@app.task(name='tick')\ndef tick() -> None: ...\n")
+    rota_worker(file)
+    second = timedelta(seconds=1)
+
+    def given(name: str, since: datetime) -> list[tuple[datetime, datetime]]:
+        """When runs of it were given out since then, and for which slots."""
+        asked = "select created_at, slot_at from rota.slots where schedule = %s and created_at > %s order by id"
+        return db.execute(asked, [name, since]).fetchall()  # type: ignore[return-value]
+
+    def first(name: str, since: datetime) -> datetime:
+        until_sync(lambda: given(name, since), what=f"a run of {name} is given out")
+        return given(name, since)[0][0]
+
+    def quiet_since(name: str, said: datetime) -> bool:
+        until_sync(lambda: now(db) > said + second, what="a second has passed")
+        return given(name, said) == []
+
+    said = now(db)
+    app.schedules.put_sync("s", task="tick", every="50ms")
+    assert first("s", said) - said < second
+
+    app.schedules.pause_sync("s")
+    assert quiet_since("s", now(db))
+
+    said = now(db)
+    app.schedules.resume_sync("s")
+    assert first("s", said) - said < second
+
+    app.schedules.put_sync("s", task="tick", every="1h")
+    assert quiet_since("s", now(db))
+    said = now(db)
+    app.schedules.put_sync("s", task="tick", every="50ms")
+    assert first("s", said) - said < second
+
+    app.schedules.delete_sync("s")
+    assert quiet_since("s", now(db))
+
+    app.schedules.put_sync("hand", task="tick")
+    said = now(db)
+    job = app.schedules.trigger_sync("hand")
+    until_sync(lambda: job.refresh_sync().state == "succeeded", what="it has run by hand")
+    (run,) = app.schedules.history_sync("hand")
+    assert run.finished_at is not None
+    assert run.finished_at - said < second
+
+    put = app.schedules.put_sync("halves", task="tick", every="500ms")
+    skipped = app.schedules.skip_sync("halves")
+    assert first("halves", skipped) - skipped < second + timedelta(milliseconds=500)
+    assert skipped not in [slot for _, slot in given("halves", put.created_at)]
 
 
 def test_dry_runs_change_nothing(app: TestRota, db: psycopg.Connection[Any]) -> None:

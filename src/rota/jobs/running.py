@@ -10,7 +10,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -122,8 +122,10 @@ class RunningJob:
 
     @property
     def slot_at(self) -> datetime | None:
-        """The moment that this run stands for, however late it began; None if no schedule gave it out."""
-        return self._held.claim.slot_at
+        """The moment that this run stands for, in UTC, however late it began; None if no schedule gave it out."""
+        slot_at = self._held.claim.slot_at
+        # in UTC also behind a pooler, whose session has the time zone of the server: people take the day from it
+        return None if slot_at is None else slot_at.astimezone(UTC)
 
     @property
     def token(self) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any
 
 from rota.jobs.inspect import check_page
 from rota.jobs.job import JobId
@@ -64,4 +65,10 @@ LIST_RUNS = statement(
 def list_runs(name: str, *, limit: int, after: int | None) -> Query[list[ScheduleRun]]:
     """Its runs, the newest first; `after` is the last id of the page before."""
     check_page(limit, after)
-    return LIST_RUNS.query({"name": name, "limit": limit, "after": after}, read=many(ScheduleRun))
+    return LIST_RUNS.query({"name": name, "limit": limit, "after": after}, read=many(_run))
+
+
+def _run(*row: Any) -> ScheduleRun:
+    # behind a pooler the session has the time zone of the server
+    told: list[Any] = [each.astimezone(UTC) if isinstance(each, datetime) else each for each in row]
+    return ScheduleRun(*told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rota.errors import ConfigurationError
@@ -190,7 +190,9 @@ def list_schedules(
 
 def _schedule(row: Row, app: Owner | None) -> Schedule:
     *parts, above, redact = row
-    told = dict(zip(Schedule.__dataclass_fields__, parts, strict=False))
+    # behind a pooler the session has the time zone of the server
+    times = (each.astimezone(UTC) if isinstance(each, datetime) else each for each in parts)
+    told: dict[str, Any] = dict(zip(Schedule.__dataclass_fields__, times, strict=False))
     told["args"] = shown_args(app, told["task"], read_json(told["args"]), redact)
     told["tags"] = tuple(told["tags"] or ())
     parents = above or []
