@@ -266,7 +266,13 @@ begin
         cross join lateral (
             select
                 known.overlap <> 'allow' and (
-                    {schema}.is_under_way(known.name)
+                    -- is_under_way, in place: it is asked for each of very many
+                    exists (
+                        select
+                        from {schema}.jobs as live
+                        where live.schedule = known.name
+                          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= clock)
+                    )
                     or exists (select from {schema}.slots as waits where waits.schedule = known.name and waits.job_id is null)
                 ),
                 -- a backfill may take long: what is due meanwhile waits behind it, once, instead of being left out
