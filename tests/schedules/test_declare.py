@@ -209,16 +209,26 @@ async def test_old_code_that_was_left_aside_looks_again(
 
 
 async def test_old_code_that_never_went_away_takes_over_again_from_a_canary(
-    process: Any, rota_app: TestRota, db: psycopg.Connection[Any]
+    process: Any, rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, canary = process(s="0 1 * * *"), process(s="0 2 * * *")
     old.start()
     definitions = old.app.declared.definitions()
+    looks = 0
+    ask = rota_app.database.run_steps
 
+    async def counted(steps: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await ask(steps)
+
+    monkeypatch.setattr(rota_app.database, "run_steps", counted)
     with rota_app.facts.recorded(SchedulesDeclared) as told:
         async with old.app.declared.kept(definitions, rota_app.database, None, rota_app.facts, again=0.05):
             canary.start()
-            await until(lambda: SchedulesDeclared((), (), ("s",)) in told, what="it was left aside")
+            await until(lambda: told, what="it was left aside")
+            seen = looks
+            await until(lambda: looks > seen + 1, what="it has looked again")
             assert rota_app.schedules.get_sync("s").cron == "0 2 * * *"
             canary.stop()
             await until(lambda: rota_app.schedules.get_sync("s").cron == "0 1 * * *", what="the old words are back")

@@ -50,7 +50,7 @@ _KINDS = (
         "day of week",
         0,
         7,
-        " (0 and 7 are Sunday), a name such as mon, mon#2 for the second Monday, 5L for the last Friday",
+        " (0 and 7 are Sunday), a name such as mon, mon#2 for the second Monday, friL for the last Friday",
     ),
 )
 _DAY, _WEEKDAY = 3, 5
@@ -58,6 +58,9 @@ _DAY, _WEEKDAY = 3, 5
 # Every month has the days 1 to 28, and 7 is Sunday once more
 _SPREAD = {_DAY: (1, 28), _WEEKDAY: (0, 6)}
 _HASHED = re.compile(r"H(?:\((\d+)-(\d+)\))?(?:/(\d+))?")
+
+# the last Friday by its name, of which cronsim takes the number alone
+_LAST = re.compile(r"(SUN|MON|TUE|WED|THU|FRI|SAT)L")
 
 LONGEST = 1000  # every second listed by name is 170 characters; what is longer is no expression
 # Weekdays and leap years come back every 28 years until 2100: what does not come in the 50 years cronsim looks never comes
@@ -133,6 +136,8 @@ def _plain(position: int, field: str, name: str, where: str) -> str:
     for term in field.split(","):
         try:
             plain = _spread(position, term, name) if term.startswith("H") else term
+            if position == _WEEKDAY and (last := _LAST.fullmatch(term)):
+                plain = f"{Field(position).int(last[1])}L"
             terms.append(_checked(position, plain))
         except (CronSimError, ValueError) as error:
             reason = str(error) if isinstance(error, ValueError) else _reason(position, term)
