@@ -59,10 +59,11 @@ teeth: $(VENV)/.dev  ## remove each guard in turn: a test must fail
 docs: $(VENV)/.dev  ## write docs/reference anew from the code
 	$(BIN)/python docs/make_reference.py
 
-bench: install  ## Rota beside the plain psycopg loop; on time; beside a transaction that stays open
+bench: install  ## Rota beside the plain psycopg loop; on time; beside an old transaction; very many schedules
 	$(BIN)/python bench/compare.py
 	$(BIN)/python bench/punctual.py
 	$(BIN)/python bench/pinned.py
+	$(BIN)/python bench/schedules.py
 
 clean:
 	rm -rf $(VENV)

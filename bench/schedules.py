@@ -28,7 +28,9 @@ ADD = """
     select '{prefix}-' || i, 'noop', 'cron', (i % 60) || ' ' || (i % 24) || ' * * *', 'Europe/Berlin', at, at
     from generate_series(1, {count}) as i, (select {at} as at) as slot
 """
-RUN = "select coalesce(pg_sequence_last_value('\"{schema}\".slots_id_seq'), 0)"  # counting them would be half of the work
+RUN = (
+    "select coalesce(pg_sequence_last_value('\"{schema}\".slots_id_seq'), 0)"  # counting them would be half of the work
+)
 
 
 async def measure(dsn: str) -> None:
