@@ -104,13 +104,14 @@ async def test_a_pool_of_the_users_that_is_all_taken_stops_neither_lease_nor_set
     rota_app: TestRota, admin: Admin
 ) -> None:
     dsn = rota_app.database.dsn.conninfo
-    release = asyncio.Event()
+    grabbed, release = asyncio.Event(), asyncio.Event()
     async with AsyncConnectionPool(dsn, min_size=2, max_size=2, kwargs={"autocommit": True}) as pool:
         app = Rota(dsn, pool=pool, lease="1.5s")
 
         @app.task(name="grab")
         async def grab() -> None:
             async with pool.connection(), pool.connection():
+                grabbed.set()
                 await release.wait()
 
         @app.task(name="double")
@@ -119,7 +120,7 @@ async def test_a_pool_of_the_users_that_is_all_taken_stops_neither_lease_nor_set
 
         grabbing = await app.enqueue(grab.bind())
         working = asyncio.create_task(app.work())
-        await until(lambda: pool.get_stats()["pool_available"] == 0, what="a body has taken all connections")
+        await asyncio.wait_for(grabbed.wait(), 20)
         holder, since = rota_app.jobs.get_sync(grabbing.id).member, now(admin)
         rota_app.task(name="double")(lambda n: n)
         jobs = await rota_app.enqueue_many([rota_app.tasks["double"].bind(n) for n in range(50)])
