@@ -224,6 +224,7 @@ async def dear(rota_app: TestRota, db: Db, member: UUID) -> AsyncIterator[Claime
     """A claimer that knows one lane, and has just looked from the start."""
     session = Dear(rota_app.database.connector("claim"), rota_app.settings.schema)
     claimer = Claimer(session, queues=None, tasks={"t": 1}, sooner=Sooner())
+    assert await taken(claimer, member) == []  # what is dear once may be so by chance
     add(db)
     assert len(await taken(claimer, member)) == 1
     assert claimer.saw_all
@@ -237,6 +238,16 @@ async def test_a_job_of_a_known_lane_does_not_wait_for_a_dear_look(db: Db, membe
         add(db)
         assert len(await taken(dear, member)) == 1
         assert not dear.saw_all
+
+
+async def test_a_look_that_was_dear_once_holds_up_no_other(rota_app: TestRota, db: Db, member: UUID) -> None:
+    session = Dear(rota_app.database.connector("claim"), rota_app.settings.schema)
+    claimer = Claimer(session, queues=None, tasks={"t": 1}, sooner=Sooner())
+    assert await taken(claimer, member) == []
+    add(db, queue="new")
+
+    assert len(await taken(claimer, member)) == 1
+    await session.close()
 
 
 async def test_what_only_a_dear_look_can_find_is_looked_for_when_its_time_has_come(

@@ -47,6 +47,13 @@ MUTANTS = [
         CLAIM,
     ),
     Mutant(
+        "a hiccup taken for how it is",
+        "jobs/claimer.py",
+        "min(seconds, self._costs.get(what, 0.0))",
+        "seconds",
+        CLAIM,
+    ),
+    Mutant(
         "what only a dear look finds forgotten",
         "jobs/claimer.py",
         "self._owed = True",

@@ -61,6 +61,7 @@ class Claimer:
         # where a look that may not begin at the start begins, of each lane that had something, the latest last
         self._known: dict[tuple[str, int], Start] = {}
         self._behind = Start(datetime.min.replace(tzinfo=UTC), 0)
+        self._costs: dict[str, float] = {}
         self._dear_until = 0.0
         self._look_from_start_at = 0.0
         self._owed = False
@@ -124,7 +125,7 @@ class Claimer:
         )
         if not jobs and self.saw_all:
             # what is due is nothing for us, and behind it may be as much as there was before it
-            self._pay(boottime() - began)
+            self._pay("claim", boottime() - began)
         jobs.sort(key=lambda job: (-job.priority, job.due_at, job.id))
         if len(jobs) < wanted:
             # all that was due has been walked
@@ -159,7 +160,7 @@ class Claimer:
         if self.saw_all:
             look = await self._session.run(find_lanes(self._queues))
             self._at_any_cost = self._owed = False
-            self._pay(look.seconds)
+            self._pay("look", look.seconds)
         else:
             look = await self._session.run(revisit_lanes(self._known))
             self._owed = True
@@ -172,9 +173,13 @@ class Claimer:
         # lanes of one priority take turns, so that a flood in one queue does not keep the others waiting
         self._rotate()
 
-    def _pay(self, seconds: float) -> None:
-        """A look from the start has taken so long: the next may come when that is a small share of the time."""
-        pause = seconds / _SHARE if seconds > _CHEAP_SECONDS else 0.0
+    def _pay(self, what: str, seconds: float) -> None:
+        """A look from the start has taken so long: the next may come when that is a small share of the time.
+
+        What was dear once was the hiccup of a busy server; what is dear twice in a row is how it is.
+        """
+        usual, self._costs[what] = min(seconds, self._costs.get(what, 0.0)), seconds
+        pause = usual / _SHARE if usual > _CHEAP_SECONDS else 0.0
         self._dear_until = max(self._dear_until, boottime() + pause)
         self._look_from_start_at = max(self._dear_until, boottime() + _LOOK_FROM_START_SECONDS)
 
