@@ -52,6 +52,7 @@ def leader(db: Db) -> int | None:
     return found[0] if found else None
 
 
+@pytest.mark.direct("jobs are found by polling, later than this allows")
 @pytest.mark.parametrize(
     ("seconds", "kill_every"), [(12, 4), pytest.param(60, 7, marks=[pytest.mark.long, pytest.mark.timeout(150)])]
 )
