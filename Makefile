@@ -32,8 +32,8 @@ model: $(VENV)/.dev  ## the queue against its model, for as many examples as you
 protocol: $(VENV)/.dev  ## every state of the protocol of leases, with two processes that suffer; minutes
 	ROTA_WHOLE_PROTOCOL=1 $(BIN)/python -m pytest tests/leases/test_protocol.py
 
-chaos: $(VENV)/.dev  ## leadership in its whole size: sixteen contenders and 200 faults, a hundred idle standbys, each cut
-	ROTA_CHAOS_FAULTS=$(or $(FAULTS),200) $(BIN)/python -m pytest -s --long --postgres 18 tests/chaos/test_leadership_*.py
+chaos: $(VENV)/.dev  ## leadership in its whole size: sixteen contenders and 200 faults, a hundred idle standbys; schedules on time
+	ROTA_CHAOS_FAULTS=$(or $(FAULTS),200) $(BIN)/python -m pytest -s --long --postgres 18 tests/chaos/test_leadership_*.py tests/chaos/test_schedules.py
 
 plans: $(VENV)/.dev  ## what the statements read with a million jobs, whatever the statistics say
 	ROTA_ALL_PLANS=1 $(BIN)/python -m pytest --long tests/jobs/test_plans.py

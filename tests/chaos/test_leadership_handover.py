@@ -17,6 +17,10 @@ from rota.testing import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
 
+# A tenth of a second is the bar where nothing else runs (`make chaos`). Beside other tests it is what tells being told from
+# looking now and then, which takes half a second.
+PROMPT = 0.1 if LONG else 0.3
+
 
 @pytest.fixture
 def arena(rota_database: str, tmp_path: Path) -> Iterator[Arena]:
@@ -43,10 +47,10 @@ def test_who_waits_leads_within_a_tenth_of_a_second_of_a_resignation_or_a_stop(a
         arena.wait_for_standbys(left)
 
     print(f"resigned: {figures(resigned)}; stopped: {figures(stopped)}")
-    assert statistics.median(resigned) < 0.1
-    assert statistics.median(stopped) < 0.1
-    # each of them, but for one that a busy machine may spoil: a net that looks now and then would take half a second
-    assert sorted(resigned)[-2] < 0.1
+    assert statistics.median(resigned) < PROMPT
+    assert statistics.median(stopped) < PROMPT
+    # each of them, but for one that a busy machine may spoil
+    assert sorted(resigned)[-2] < PROMPT
     assert arena.violations() == []
 
 
@@ -128,6 +132,6 @@ async def test_a_worker_that_stops_and_one_whose_supervisor_saw_it_die_are_follo
 
     *drained, died = stopped
     print(f"drained: {figures(drained)}; seen to die: {died * 1000:.0f} ms")
-    assert statistics.median(drained) < 0.1
-    assert died < 0.5
+    assert statistics.median(drained) < PROMPT
+    assert died < 5 * PROMPT
     assert sorted(str(member.end_reason) for member in ended if member.end_reason) == ["left"] * stops + ["suspected"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import statistics
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.chaos.contenders import LONG
 from tests.flows.test_clocks import SKEW
 from tests.schedules.rows import Db, add, now, row, runs
 
@@ -68,7 +70,8 @@ def test_each_second_has_one_run_while_leaders_are_killed_and_a_clock_is_off(
     failovers: list[tuple[datetime, datetime]] = []
 
     for kill_at in range(kill_every, seconds - 2, kill_every):
-        until_sync(lambda at=first + timedelta(seconds=kill_at): now(db) > at, timeout=kill_every + 5)  # type: ignore[misc]
+        # between two slots: a run whose own process is killed begins again elsewhere, and would count as late
+        until_sync(lambda at=first + timedelta(seconds=kill_at + 0.5): now(db) > at, timeout=kill_every + 5)  # type: ignore[misc]
         until_sync(lambda: leader(db) in workers)
         killed = leader(db)
         assert killed is not None
@@ -77,7 +80,9 @@ def test_each_second_has_one_run_while_leaders_are_killed_and_a_clock_is_off(
         replacement = rota_worker(file)
         workers[replacement.pid] = replacement
         until_sync(lambda: leader(db) in workers)
-        failovers.append((began, now(db) + timedelta(seconds=1.5)))  # and what was late is made up for
+        failovers.append(
+            (began - timedelta(seconds=0.5), now(db) + timedelta(seconds=1.5))
+        )  # and what was late is made up for
     last = first + timedelta(seconds=seconds - 1)
     until_sync(lambda: runs(db, "tick")[-1:] >= [last], timeout=seconds)
 
@@ -90,15 +95,15 @@ def test_each_second_has_one_run_while_leaders_are_killed_and_a_clock_is_off(
     late = {slot: at - slot for slot, at in started.fetchall()}
     assert min(late.values()) >= timedelta(0)
     assert len(failovers) == len(range(kill_every, seconds - 2, kill_every))
-    calm = [by.total_seconds() for slot, by in late.items() if not any(a <= slot <= b for a, b in failovers)]
+    calm = sorted(by.total_seconds() for slot, by in late.items() if not any(a <= slot <= b for a, b in failovers))
     print(
         f"{len(slots)} slots, {len(failovers)} failovers; {len(calm)} in calm: median {statistics.median(calm) * 1000:.0f} ms, "
     )
     print(f"longest {max(calm) * 1000:.0f} ms late; in failovers at most {max(late.values())}")
-    # on a machine that others use as well, a half of them tells more than the worst
+    # beside other tests, a half of them tells more than the worst
     assert statistics.median(calm) < 0.1
-    if seconds >= 60:
-        assert statistics.quantiles(calm, n=100)[98] < 0.1
+    if LONG:
+        assert calm[math.ceil(0.99 * len(calm)) - 1] < 0.1
 
 
 def test_a_frozen_leader_is_followed_and_adds_nothing_when_it_wakes(

