@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from rota.jobs.outcome import Discard, Snooze
     from rota.jobs.package import Package
     from rota.jobs.retention import Retention
-    from rota.jobs.retry import Retry
     from rota.jobs.running import RunningJob, Transaction, current_job
     from rota.jobs.unique import Unique
     from rota.leases.term import Term
+    from rota.retry import Retry
     from rota.schedules.definition import ScheduleDefinition
     from rota.schedules.exclude import Exclude
     from rota.schedules.history import ScheduleRun
@@ -114,7 +114,7 @@ _ROOMS = {
     "rota.jobs.outcome": ("Discard", "Snooze"),
     "rota.jobs.package": ("Package",),
     "rota.jobs.retention": ("Retention",),
-    "rota.jobs.retry": ("Retry",),
+    "rota.retry": ("Retry",),
     "rota.jobs.running": ("RunningJob", "Transaction", "current_job"),
     "rota.jobs.unique": ("Unique",),
     "rota.leases.term": ("Term",),

@@ -22,10 +22,11 @@ from tests.jobs.statements import CHANNEL, Db, ask, commit, join, put, roll_back
 from rota import Retry, Unique
 from rota.errors import JobExists
 from rota.facts import ControlLost, DatabaseLost, JobClaimLost
+from rota.failure import Failure
 from rota.jobs.cancel import cancel_jobs, discard_jobs
 from rota.jobs.claim import ClaimedJob, Lane, claim, claim_suspect, give_back_claim
 from rota.jobs.job import NewJob
-from rota.jobs.outcome import Buried, Cancelled, Failure, HandedBack, Lost, Retried, Snoozed, Succeeded
+from rota.jobs.outcome import Buried, Cancelled, HandedBack, Lost, Retried, Snoozed, Succeeded
 from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.rescue import rescue
 from rota.jobs.settle import settle, succeed, succeed_one

@@ -35,6 +35,7 @@ from hypothesis.stateful import (
 from tests.jobs.statements import CHANNEL, LIVE, Db, ask, join, put
 
 from rota.errors import JobExists
+from rota.failure import Failure
 from rota.jobs.cancel import cancel_jobs, discard_jobs, end_cancelled, find_unwanted
 from rota.jobs.claim import (
     ClaimedJob,
@@ -49,7 +50,7 @@ from rota.jobs.claim import (
 )
 from rota.jobs.enqueue import enqueue, enqueue_many, refuse_twins
 from rota.jobs.job import NewJob, NewUnique, Owner
-from rota.jobs.outcome import Buried, Cancelled, Failure, HandedBack, Lost, Retried, Snoozed, Succeeded, Unsuccessful
+from rota.jobs.outcome import Buried, Cancelled, HandedBack, Lost, Retried, Snoozed, Succeeded, Unsuccessful
 from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.rescue import rescue
 from rota.jobs.settle import Attempt, find_settled, settle, succeed, succeed_one

@@ -20,6 +20,7 @@ import psycopg
 import pytest
 from tests.jobs.statements import CHANNEL, LIVE, Db, ask, join, put, unique
 
+from rota.failure import Failure
 from rota.jobs.cancel import cancel_jobs, discard_jobs, end_cancelled, find_unwanted
 from rota.jobs.claim import (
     ClaimedJob,
@@ -33,7 +34,7 @@ from rota.jobs.claim import (
 )
 from rota.jobs.enqueue import enqueue_many
 from rota.jobs.job import NewJob, Owner
-from rota.jobs.outcome import Failure, Retried, Succeeded
+from rota.jobs.outcome import Retried, Succeeded
 from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.rescue import rescue
 from rota.jobs.settle import find_settled, settle, succeed, succeed_one

@@ -26,11 +26,11 @@ from rota.facts import (
     JobRaisedAfterSuccess,
     JobSucceeded,
 )
+from rota.failure import StandIn
 from rota.jobs import children as children_module
 from rota.jobs.children import Children
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.definition import Task
-from rota.jobs.failure import StandIn
 from rota.jobs.outcome import Buried, Cancelled, HandedBack, Lost, Outcome, Retried, Snoozed, Succeeded
 from rota.jobs.places import check_process_task
 from rota.jobs.running import Desk, Held

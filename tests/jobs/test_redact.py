@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota import Discard, InvalidArguments, JobExists, Unique
+from rota.blot import MASK, blotted, forms
 from rota.cli.target import find_app
 from rota.facts import Fact, JobFailed, JobRaisedAfterSuccess
 from rota.integrations.logging import log_facts
-from rota.jobs.redact import MASK, blotted, forms, texts_in
+from rota.jobs.redact import texts_in
 from rota.testing import TestRota
 
 SECRET = "open sesame, said the fortieth thief to the rock, and waited a long while for an answer from within"

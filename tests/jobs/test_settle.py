@@ -10,9 +10,10 @@ import psycopg
 import pytest
 from tests.leases.test_members import LEASE, ask
 
+from rota.failure import Failure
 from rota.jobs.cancel import discard_jobs
 from rota.jobs.claim import ClaimedJob, claim, claim_suspect, find_lanes, give_back_claim, held_tokens, new_token
-from rota.jobs.outcome import Buried, Cancelled, Failure, HandedBack, Lost, Retried, Snoozed, Succeeded, Unsuccessful
+from rota.jobs.outcome import Buried, Cancelled, HandedBack, Lost, Retried, Snoozed, Succeeded, Unsuccessful
 from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.rescue import rescue
 from rota.jobs.settle import LOST_LIMIT, Attempt, find_settled, settle, succeed

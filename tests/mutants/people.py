@@ -25,9 +25,9 @@ MUTANTS = [
         "if False:",
         ARGUMENTS,
     ),
-    Mutant("pieces of a secret", "jobs/redact.py", "text = _without_pieces(text, secret, dots)", "pass", REDACT),
-    Mutant("lines of a secret", "jobs/redact.py", "{text, *text.splitlines()}", "{text}", REDACT),
-    Mutant("a quoted secret", "jobs/redact.py", "repr(part)[1:-1], ", "", REDACT),
+    Mutant("pieces of a secret", "blot.py", "text = _without_pieces(text, secret, dots)", "pass", REDACT),
+    Mutant("lines of a secret", "blot.py", "{text, *text.splitlines()}", "{text}", REDACT),
+    Mutant("a quoted secret", "blot.py", "repr(part)[1:-1], ", "", REDACT),
     Mutant(
         "a refusal that shows a secret",
         "jobs/arguments.py",
@@ -66,7 +66,7 @@ MUTANTS = [
     Mutant("a secret under an old name", "jobs/definition.py", " or name not in self.signature.names", "", REDACT),
     Mutant(
         "a secret in an error",
-        "jobs/failure.py",
+        "failure.py",
         "error if secrets is None else StandIn.of(*stored)",
         "error",
         REDACT,

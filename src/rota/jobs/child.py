@@ -27,11 +27,11 @@ from types import FrameType, ModuleType
 from typing import Any, Protocol, cast
 
 from rota.errors import ConfigurationError
+from rota.failure import describe
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.errand import Errand, line, written, written_failure
 from rota.jobs.execute import call_of, counted, outcome_of, secrets_of, success_of
-from rota.jobs.failure import describe
 from rota.jobs.outcome import AlreadySettled
 from rota.jobs.package import Package
 from rota.jobs.places import load

@@ -24,11 +24,12 @@ from typing import Any, Self
 
 from rota.errors import ConfigurationError, RotaError
 from rota.facts import Facts, JobRaisedAfterSuccess
+from rota.failure import Failure
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.definition import Task
 from rota.jobs.errand import LINE_LIMIT, Errand, failure_from, line, outcome_from
 from rota.jobs.execute import outcome_of, timed_out
-from rota.jobs.outcome import Failure, HandedBack, Lost, Outcome
+from rota.jobs.outcome import HandedBack, Lost, Outcome
 from rota.jobs.places import Place, loading, place_of
 from rota.jobs.running import Desk, Held
 from rota.postgres.dsn import Dsn

@@ -10,16 +10,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
+from rota.blot import forms
 from rota.clock import Duration
 from rota.errors import ConfigurationError
 from rota.jobs.arguments import Signature
 from rota.jobs.enqueue import check_at, check_delay, check_priority, check_tags
 from rota.jobs.job import Job, NewJob
-from rota.jobs.redact import forms, texts_in
-from rota.jobs.retry import Retry
+from rota.jobs.redact import texts_in
 from rota.jobs.unique import Unique, read_unique
 from rota.postgres.foreign import foreign
 from rota.postgres.names import check_name
+from rota.retry import Retry
 
 __all__ = ["AsyncTask", "BoundTask", "Home", "JobOptions", "SyncTask", "Task", "TaskOptions"]
 

@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from rota.failure import Failure, StandIn
 from rota.jobs.claim import ClaimedJob
-from rota.jobs.failure import StandIn
 from rota.jobs.outcome import (
     AlreadySettled,
     Buried,
     Cancelled,
-    Failure,
     HandedBack,
     Outcome,
     Retried,

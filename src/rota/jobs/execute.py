@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from rota.blot import blotted
 from rota.errors import InvalidArguments, RotaError
 from rota.facts import Facts, JobRaisedAfterSuccess, JobStuck
+from rota.failure import describe
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.codec import Codec, decoded, encoded
 from rota.jobs.definition import Task
-from rota.jobs.failure import describe
 from rota.jobs.outcome import (
     AlreadySettled,
     Buried,
@@ -32,7 +33,6 @@ from rota.jobs.outcome import (
     Snoozed,
     Succeeded,
 )
-from rota.jobs.redact import blotted
 from rota.jobs.running import Desk, Held, RunningJob, Stopped, running
 from rota.jobs.settle import Attempt
 from rota.service.points import reach

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from rota.clock import Duration, seconds
+from rota.failure import Failure
 from rota.jobs.claim import ClaimedJob
 
 __all__ = [
@@ -13,7 +14,6 @@ __all__ = [
     "Buried",
     "Cancelled",
     "Discard",
-    "Failure",
     "HandedBack",
     "Lost",
     "Outcome",
@@ -23,10 +23,6 @@ __all__ = [
     "Succeeded",
     "Unsuccessful",
 ]
-
-# An error is for a person to read; a megabyte of it helps nobody and bloats the table.
-MESSAGE_LIMIT = 2_000
-TRACE_LIMIT = 8_000
 
 
 class Snooze(Exception):
@@ -43,16 +39,6 @@ class Discard(Exception):
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = str(reason)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An error as it is stored."""
-
-    type: str
-    message: str
-    trace: str
-    error: BaseException | None = field(default=None, repr=False, compare=False)
 
 
 class Succeeded(NamedTuple):

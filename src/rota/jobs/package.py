@@ -11,9 +11,9 @@ from rota.errors import ConfigurationError, UnknownTask
 from rota.jobs.definition import AsyncTask, Home, SyncTask, Task, TaskOptions
 from rota.jobs.enqueue import check_priority, check_redact
 from rota.jobs.places import check_process_task
-from rota.jobs.retry import Retry
 from rota.jobs.unique import Unique, read_unique
 from rota.postgres.names import check_name
+from rota.retry import Retry
 
 __all__ = ["Package"]
 

@@ -22,6 +22,7 @@ from rota.facts import (
     JobSnoozed,
     JobSucceeded,
 )
+from rota.failure import Failure
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.claimer import Claimer
 from rota.jobs.job import JobId
@@ -29,7 +30,6 @@ from rota.jobs.outcome import (
     AlreadySettled,
     Buried,
     Cancelled,
-    Failure,
     HandedBack,
     Lost,
     Outcome,

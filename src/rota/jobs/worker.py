@@ -13,6 +13,7 @@ from uuid import UUID
 from rota.clock import Deadline, Duration
 from rota.errors import DatabaseUnavailable, RotaError
 from rota.facts import Facts, HistoryKept, JobClaimLost, JobLost, WorkerStarted, WorkerStopped
+from rota.failure import Failure
 from rota.jobs.cancel import end_cancelled, find_unwanted
 from rota.jobs.children import Children
 from rota.jobs.claim import ClaimedJob, give_back_claim, held_tokens
@@ -20,7 +21,7 @@ from rota.jobs.claimer import Claimer
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.execute import Executor
-from rota.jobs.outcome import Failure, Lost, Outcome
+from rota.jobs.outcome import Lost, Outcome
 from rota.jobs.rescue import rescue
 from rota.jobs.retention import Upkeep, upkeep
 from rota.jobs.running import Desk

@@ -144,12 +144,13 @@ class PromptConnection(OwnConnection):
 class Connector:
     """How to connect for one purpose. `role` is the part of the process, shown in `application_name`.
 
-    `settings` hold where the session is ours; `everywhere` behind a pooler too, where they cost a block around each query.
+    `settings` hold where the session is ours, None for one that is left as the database and the role have it; `everywhere`
+    hold behind a pooler too, where they cost a block around each query.
     """
 
     dsn: Dsn
     role: str
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str | None] = field(default_factory=dict)
     network: Mapping[str, str] = field(default_factory=dict)
     patience: float = BoundedConnection.patience  # seconds a statement may take before its connection is given up
     everywhere: Mapping[str, str] = field(default_factory=dict)
@@ -224,7 +225,8 @@ class Connector:
         )
 
     def _all_settings(self) -> dict[str, str]:
-        return {**_SESSION, **self.settings, **self.everywhere}
+        settings = {**_SESSION, **self.settings, **self.everywhere}
+        return {name: value for name, value in settings.items() if value is not None}
 
     def _limits(self) -> dict[str, str]:
         settings = self._all_settings()

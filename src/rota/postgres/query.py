@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_PART = re.compile(r"\{(\w+)\}")
 Row = tuple[Any, ...]
 
 
@@ -55,23 +56,36 @@ def _has_surrogate(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """SQL with `{schema}` as the only thing composed in, always as a quoted identifier."""
+    """SQL with `{schema}` as the only thing composed in, always as a quoted identifier.
+
+    `parts` are what is composed in beside it where a statement works on a table of the user's: names quoted by `identifier`, or
+    SQL that the author of the application wrote. Nothing is looked for within them.
+    """
 
     name: str
     text: str
+    parts: tuple[tuple[str, str], ...] = ()
 
     def query(self, params: Mapping[str, Any] | None = None, *, read: Callable[[Sequence[Row]], T]) -> Query[T]:
         # never without parameters: the driver would then take a doubled percent sign as it stands
         return Query(self, params or {}, read)
 
     def sql(self, schema: str) -> str:
-        return _rendered(self.name, self.text, schema)
+        return _rendered(self.name, self.text, schema, self.parts)
+
+    def composed(self, parts: Mapping[str, str]) -> Statement:
+        """The same with these in the places of `{name}`."""
+        return Statement(self.name, self.text, tuple(parts.items()))
 
 
 @lru_cache(maxsize=2048)
-def _rendered(name: str, text: str, schema: str) -> str:
-    # a quoted schema may itself hold a percent sign, which the driver would take for a parameter
-    return f"/* rota:{name} */ " + text.replace("{schema}", identifier(schema).replace("%", "%%"))
+def _rendered(name: str, text: str, schema: str, parts: tuple[tuple[str, str], ...]) -> str:
+    given = {"schema": identifier(schema), **dict(parts)}
+    # what is composed in may hold a percent sign, which the driver would take for a parameter; and all in one go, as it may also
+    # hold what looks like another part
+    return f"/* rota:{name} */ " + _PART.sub(
+        lambda found: given[found[1]].replace("%", "%%") if found[1] in given else found[0], text
+    )
 
 
 @dataclass(frozen=True, slots=True)

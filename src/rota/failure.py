@@ -6,22 +6,37 @@ import asyncio
 import concurrent.futures.thread
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from rota.blot import blotted
 from rota.errors import RotaError
-from rota.jobs.outcome import MESSAGE_LIMIT, TRACE_LIMIT, Failure
-from rota.jobs.redact import blotted
 
-__all__ = ["StandIn", "describe"]
+__all__ = ["Failure", "StandIn", "describe"]
+
+# An error is for a person to read; a megabyte of it helps nobody and bloats the table.
+_MESSAGE_LIMIT = 2_000
+_TRACE_LIMIT = 8_000
 
 _HERE = Path(__file__).parent
 _OUR_FILES = (
-    str(_HERE / "execute.py"),
-    str(_HERE / "child.py"),
+    str(_HERE / "jobs" / "execute.py"),
+    str(_HERE / "jobs" / "child.py"),
+    str(_HERE / "pollers" / "execute.py"),
     concurrent.futures.thread.__file__,
     asyncio.timeouts.__file__,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as it is stored."""
+
+    type: str
+    message: str
+    trace: str
+    error: BaseException | None = field(default=None, repr=False, compare=False)
 
 
 def describe(error: BaseException, secrets: Sequence[str] | None = None) -> Failure:
@@ -35,8 +50,8 @@ def describe(error: BaseException, secrets: Sequence[str] | None = None) -> Fail
     trace = "".join(traceback.format_exception(kind, error, _own_frames(error.__traceback__), chain=True))
     stored = (
         _storable(name, 500),
-        _storable(blotted(_text(error), secrets or ()), MESSAGE_LIMIT),
-        _storable(blotted(trace, secrets or ())[-TRACE_LIMIT:], TRACE_LIMIT),
+        _storable(blotted(_text(error), secrets or ()), _MESSAGE_LIMIT),
+        _storable(blotted(trace, secrets or ())[-_TRACE_LIMIT:], _TRACE_LIMIT),
     )
     # whoever logs the error must not show what the database does not
     return Failure(*stored, error if secrets is None else StandIn.of(*stored))

@@ -1,0 +1,1 @@
+"""Claimable work from a table of the user's."""
