@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from rota.jobs.running import RunningJob, Transaction, current_job
     from rota.jobs.unique import Unique
     from rota.leases.term import Term
+    from rota.pollers.adaptive import Adaptive, Changed
+    from rota.pollers.inspect import DueRow, ParkedRow, PollerView
+    from rota.pollers.poller import Poller, PollStats
+    from rota.pollers.running import PollTransaction, RunningPoll, current_poll
     from rota.retry import Retry
     from rota.schedules.definition import ScheduleDefinition
     from rota.schedules.exclude import Exclude
@@ -75,7 +79,17 @@ __all__ = [
     "SchedulesPut",
     "Exclude",
     "Term",
+    "Adaptive",
+    "Changed",
+    "DueRow",
+    "ParkedRow",
+    "PollStats",
+    "PollTransaction",
+    "Poller",
+    "PollerView",
+    "RunningPoll",
     "current_job",
+    "current_poll",
     "RotaError",
     "AppNotFound",
     "ClaimLost",
@@ -118,6 +132,10 @@ _ROOMS = {
     "rota.jobs.running": ("RunningJob", "Transaction", "current_job"),
     "rota.jobs.unique": ("Unique",),
     "rota.leases.term": ("Term",),
+    "rota.pollers.adaptive": ("Adaptive", "Changed"),
+    "rota.pollers.inspect": ("DueRow", "ParkedRow", "PollerView"),
+    "rota.pollers.poller": ("PollStats", "Poller"),
+    "rota.pollers.running": ("PollTransaction", "RunningPoll", "current_poll"),
     "rota.schedules.definition": ("ScheduleDefinition",),
     "rota.schedules.exclude": ("Exclude",),
     "rota.schedules.history": ("ScheduleRun",),

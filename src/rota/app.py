@@ -28,9 +28,11 @@ from rota.leases.leadership import Leadership, check_leader_name
 from rota.leases.leads import Leads
 from rota.leases.lock import Lock
 from rota.leases.members import MemberView, list_members
-from rota.leases.membership import Membership
+from rota.leases.membership import Membership, for_each
 from rota.leases.singletons import OnHeld, Singleton, Singletons
 from rota.leases.term import Term
+from rota.pollers.pollers import Pollers
+from rota.pollers.polling import Polling
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
 from rota.postgres.identity import adopt, check_identity, compare_identity
@@ -95,6 +97,8 @@ class Rota:
         self.singletons: dict[str, Singleton] = {}
         self.declared = Declarations(self.tasks)
         self.cron, self.every = self.declared.cron, self.declared.every
+        self.pollers = Pollers(self)
+        self.poller = self.pollers.poller
         #: by which whoever started this process finds its membership when it is dead
         self.mark: str | None = None
         self._inline = 0
@@ -243,6 +247,7 @@ class Rota:
         schedules = self.declared.definitions()
         await self.check()
         self._check_retention()
+        polling = Polling(self.database, self.pollers.definitions, self.facts)
         if self.retention:
             await self.database.run(declare_retention(self.retention))
         digests = {schedule.name: schedule.digest() for schedule in schedules}
@@ -260,20 +265,24 @@ class Rota:
             "concurrency": settings.concurrency,
             "tasks": {name: self.tasks[name].version for name in sorted(self.tasks)},
             "schedules": {name: str(digest) for name, digest in digests.items()},
+            "pollers": sorted(self.pollers),
             **({"mark": self.mark} if self.mark else {}),
         }
-        place = await self._membership.enter(worker.reactions, work)
-        self._workers.add(worker)
         led = (*self.singletons.values(), Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed))
         singletons = Singletons(self._leads, () if drain else led)
-        try:
-            # after joining: whoever looks for those who declare this finds us
-            async with self.declared.kept(schedules, self.database, self.codec, self.facts):
-                await worker.run(place.control, singletons, drain=drain, grace=grace)
-        finally:
-            self._workers.discard(worker)
-            # the last step: a member that left while it still held something would look dead to its peers
-            await place.leave()
+        async with polling.prepared():
+            place = await self._membership.enter(for_each((), (worker.reactions, polling.reactions)), work)
+            self._workers.add(worker)
+            try:
+                # after joining: whoever looks for those who declare this finds us
+                async with self.declared.kept(schedules, self.database, self.codec, self.facts):
+                    singletons.start()
+                    polling.start(place.control)
+                    await worker.run(place.control, (singletons, polling), drain=drain, grace=grace)
+            finally:
+                self._workers.discard(worker)
+                # the last step: a member that left while it still held something would look dead to its peers
+                await place.leave()
 
     def _check_retention(self) -> None:
         unknown = {task.options.retention for task in self.tasks.values()} - {None, STANDARD, *self.retention}

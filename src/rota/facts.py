@@ -40,7 +40,15 @@ __all__ = [
     "MemberJoined",
     "MemberLeft",
     "MigrationApplied",
+    "PollerHindered",
     "PoolerDetected",
+    "RowClaimLost",
+    "RowFailed",
+    "RowLocked",
+    "RowLost",
+    "RowPolled",
+    "RowRaisedAfterSuccess",
+    "RowsClaimed",
     "ScheduleBroken",
     "ScheduleFired",
     "ScheduleMissed",
@@ -398,6 +406,84 @@ class JobClaimLost(Fact):
     attempt: int
     token: int
     finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RowsClaimed(Fact):
+    """A poller has taken so many rows."""
+
+    poller: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowPolled(Fact):
+    """A row was polled, and that is written down. `fate` is done; changed when the row no longer fits the poller's `where`; gone
+    when it was deleted meanwhile."""
+
+    poller: str
+    key: list[Any]
+    seconds: float
+    fate: str
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailed(Fact):
+    """The handler of a poller raised. `retry_in` is None when the row was parked."""
+
+    poller: str
+    key: list[Any]
+    attempt: int
+    seconds: float
+    error: BaseException | str
+    retry_in: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowLost(Fact):
+    """A row was taken over from a process that was lost; after too many of them it is parked."""
+
+    poller: str
+    key: list[Any]
+    member: UUID
+    losses: int
+    parked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RowClaimLost(Fact):
+    """A poll ended after its claim had: it was taken over, or released by hand, and what became of it changes nothing."""
+
+    poller: str
+    key: list[Any]
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowLocked(Fact):
+    """A row that was polled cannot be stamped, since someone has it locked; it is tried again until it can."""
+
+    poller: str
+    key: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRaisedAfterSuccess(Fact):
+    """A handler raised after its transaction had committed: the row is polled all the same."""
+
+    poller: str
+    key: list[Any]
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class PollerHindered(Fact):
+    """PostgreSQL refuses to look for due rows: the table has changed, or rights are missing. It is tried again."""
+
+    poller: str
+    error: str
+    retry_in: float
 
 
 Subscriber = Callable[[Any], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -29,7 +29,6 @@ from rota.jobs.settle import Attempt, find_settled
 from rota.jobs.source import JobSource
 from rota.jobs.suspects import Gate
 from rota.leases.control import Control, Reactions
-from rota.leases.singletons import Singletons
 from rota.postgres.keys import lock_key
 from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
@@ -74,6 +73,20 @@ class SchedulerLike(Protocol):
     async def catch_up(self) -> None: ...
 
 
+class Companion(Protocol):
+    """What works beside the jobs of a worker, and stops with them."""
+
+    async def failure(self) -> None:
+        """Return never, or raise what the worker is to end for."""
+
+    async def empty(self) -> None:
+        """Return when there is nothing to do at this moment."""
+
+    async def drain(self, deadline: Deadline) -> None: ...
+
+    def hurry(self) -> None: ...
+
+
 class Worker:
     """Works from `run` until it is stopped. `reactions` belong into the control thread."""
 
@@ -93,7 +106,7 @@ class Worker:
         self._facts = facts
         self._loop = asyncio.get_running_loop()
         self._control: Control | None = None
-        self._singletons: Singletons | None = None
+        self._companions: Sequence[Companion] = ()
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self._cancels = asyncio.Event()
@@ -154,25 +167,24 @@ class Worker:
         assert self._control is not None, "a worker works for a member"
         return self._control
 
-    async def run(self, control: Control, singletons: Singletons, *, drain: bool, grace: Duration) -> None:
+    async def run(self, control: Control, companions: Sequence[Companion], *, drain: bool, grace: Duration) -> None:
         """Work until stopped, or with `drain` until there is nothing left to claim; then stop in order.
 
         Raises LeadershipHeld or LeadershipLost for a singleton that wants its process to exit then. Cancelling it stops it without
         waiting for running bodies: they are cancelled and handed back.
         """
         self._control = control
-        self._singletons = singletons
+        self._companions = companions
         self._facts.emit(
             WorkerStarted(control.member, self._settings.queues, tuple(sorted(self._tasks)), self._settings.concurrency)
         )
         self._consumer.start()
-        singletons.start()
         watchers = [
             asyncio.create_task(coroutine)
             for coroutine in (
                 self._stop.wait(),
                 self._consumer.failure(),
-                singletons.failure(),
+                *(companion.failure() for companion in companions),
                 self._rescue(),
                 self._cancel(),
                 self._keep_history(),
@@ -205,8 +217,8 @@ class Worker:
 
     def _hurry(self) -> None:
         self._consumer.hurry()
-        if self._singletons is not None:
-            self._singletons.hurry()
+        for companion in self._companions:
+            companion.hurry()
 
     async def _finished(self, watchers: list[asyncio.Task[Any]], deadline: Deadline) -> None:
         """Finish, whatever happens meanwhile: who is cancelled is in a hurry, but must not leave things half done."""
@@ -224,8 +236,8 @@ class Worker:
 
     async def _finish(self, watchers: list[asyncio.Task[Any]], deadline: Deadline) -> None:
         await asyncio.wait(watchers)
-        assert self._singletons is not None
-        await asyncio.gather(self._singletons.drain(deadline), self._consumer.drain(deadline))
+        companions = (companion.drain(deadline) for companion in self._companions)
+        await asyncio.gather(self._consumer.drain(deadline), *companions)
         self._executor.close()
         await self._children.close()
         await self._apart.close()
@@ -241,6 +253,8 @@ class Worker:
             before = self._consumer.finished
             if self._scheduler is not None:
                 await self._scheduler.catch_up()
+            for companion in self._companions:
+                await companion.empty()
             await self._source.found_nothing()
             if self._consumer.idle and self._consumer.finished == before:
                 return

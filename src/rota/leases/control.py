@@ -59,7 +59,7 @@ from rota.leases.session import ControlSession
 from rota.leases.trust import LeaseSettings, Trust
 from rota.postgres.connection import BoundedConnection, Connector, check_fork
 from rota.postgres.identity import check_identity, compare_identity
-from rota.postgres.notify import cancel_channel, lead_channel, schedule_channel, wake_channel
+from rota.postgres.notify import cancel_channel, lead_channel, poll_channel, schedule_channel, wake_channel
 from rota.postgres.query import Query
 
 __all__ = ["Control", "Reactions"]
@@ -86,6 +86,7 @@ class Reactions:
     on_wake: Callable[[str], None] = lambda queue: None
     on_cancel: Callable[[], None] = lambda: None
     on_schedule: Callable[[], None] = lambda: None
+    on_poll: Callable[[str], None] = lambda poller: None
     on_ended: Callable[[tuple[EndedMember, ...]], None] = lambda members: None
     on_identity_lost: Callable[[UUID], None] = lambda member: None
     on_doubt: Callable[[], None] = lambda: None
@@ -145,6 +146,7 @@ class Control:
                 cancel_channel(schema): self._heard_of_cancelling,
                 lead_channel(schema): self._heard_of_leading,
                 schedule_channel(schema): lambda _: self._reactions.on_schedule(),
+                poll_channel(schema): self._reactions.on_poll,
             },
         )
         self._stopping = threading.Event()

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from rota.leases.control import Control, Reactions
 from rota.postgres.connection import check_fork
 
-__all__ = ["Membership", "Place"]
+__all__ = ["Membership", "Place", "for_each"]
 
 T = TypeVar("T")
 MakeControl = Callable[[Reactions, Mapping[str, Any]], Control]
@@ -112,7 +112,7 @@ class Membership:
     def _join(self, member: _Member) -> None:
         work = member.work
         try:
-            control = self._make(_for_each(self.listeners, member.guests), work or {})
+            control = self._make(for_each(self.listeners, member.guests), work or {})
             control.start()
         except BaseException as error:
             with self._lock:
@@ -156,7 +156,7 @@ def _in_thread(work: Callable[[], T]) -> Future[T]:
     return answer
 
 
-def _for_each(listeners: list[Reactions], guests: list[Reactions]) -> Reactions:
+def for_each(listeners: Sequence[Reactions], guests: Sequence[Reactions]) -> Reactions:
     """Reactions that hand on everything to whoever is there at that moment."""
 
     def all_of(name: str) -> Callable[..., None]:

@@ -90,6 +90,9 @@ class Singletons:
                 task.result()
         await asyncio.Event().wait()
 
+    async def empty(self) -> None:
+        """There is never anything to wait for: a drain runs none of them."""
+
     async def drain(self, deadline: Deadline) -> None:
         """Cancel them, and give up the term of each that has ended, until the deadline or `hurry`.
 

@@ -19,6 +19,7 @@ __all__ = [
     "cancel_channel",
     "lead_channel",
     "notify",
+    "poll_channel",
     "probe_channel",
     "schedule_channel",
     "wake_channel",
@@ -43,6 +44,11 @@ def lead_channel(schema: str) -> str:
 def schedule_channel(schema: str) -> str:
     """Where whoever leads the scheduler hears that there is something new to do; the payload says nothing."""
     return channel(schema, "schedule")
+
+
+def poll_channel(schema: str) -> str:
+    """Where workers hear that a poller may find something; the payload is its name, or empty for all."""
+    return channel(schema, "poll")
 
 
 def probe_channel(schema: str, listener: str) -> str:

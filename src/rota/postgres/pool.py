@@ -58,9 +58,11 @@ class Database:
         pools: tuple[UserPool, ...] = (),
         role: str = _APP,
         purpose: str = "",
+        settings: Mapping[str, str | None] | None = None,
     ) -> None:
         self.schema = schema
         self._address = address
+        self._settings = settings or {}
         self._size = size
         self._role = role
         self._purpose = purpose
@@ -82,12 +84,14 @@ class Database:
         """Whether its connections come from a pool of the user's."""
         return bool(self._user_async or self._user_sync)
 
-    def apart(self, role: str, *, size: int, purpose: str = "") -> Database:
+    def apart(
+        self, role: str, *, size: int, purpose: str = "", settings: Mapping[str, str | None] | None = None
+    ) -> Database:
         """The same place through so many connections of its own, for those who must not wait behind the others.
 
-        `purpose` says what has one of them for how long, if it is `pool_size` that bounds them.
+        `purpose` says what has one of them for how long, if it is `pool_size` that bounds them; `settings` are of its sessions.
         """
-        return type(self)(self._address, self.schema, size=size, role=role, purpose=purpose)
+        return type(self)(self._address, self.schema, size=size, role=role, purpose=purpose, settings=settings)
 
     @contextlib.contextmanager
     def in_words(self) -> Iterator[None]:
@@ -227,7 +231,7 @@ class Database:
 
     async def _open(self) -> AsyncConnectionPool[Any]:
         # the address may start an embedded server, which takes a moment
-        connector = Connector(await asyncio.to_thread(self._address), self._role)
+        connector = Connector(await asyncio.to_thread(self._address), self._role, self._settings)
         # a pool keeps the reason of a failed start to itself: ask once directly, so that the error says it
         await (await connector.connect()).close()
         pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
@@ -247,7 +251,7 @@ class Database:
     def _pool_sync(self) -> ConnectionPool[Any]:
         with self._lock:
             if self._sync is None:
-                connector = Connector(self._address(), self._role)
+                connector = Connector(self._address(), self._role, self._settings)
                 connector.connect_sync().close()
                 self._sync = ConnectionPool(
                     connector.conninfo,

@@ -45,6 +45,7 @@ grant select, insert, update, delete on {schema}.history, {schema}.attempts, {sc
 grant select, insert, update, delete on {schema}.leases, {schema}.terms, {schema}.standbys to {role};
 grant select, insert, update, delete on {schema}.schedules, {schema}.schedule_parents, {schema}.schedule_feed to {role};
 grant select, insert, update, delete on {schema}.slots, {schema}.schedule_ends to {role};
+grant select, insert, update, delete on {schema}.pollers, {schema}.poll_claims, {schema}.poll_intervals to {role};
 grant usage on sequence {schema}.jobs_id_seq to {role};
 grant select, insert, update on {schema}.retention to {role};
 grant select, insert on {schema}.audit to {role};

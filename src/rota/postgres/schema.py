@@ -90,9 +90,8 @@ def render(migration: Migration, schema: str) -> str:
     quoted = identifier(schema)
     # the channels first: they are made of letters and digits, and a schema may be called {wake_channel}
     body = migration.text.replace("{wake_channel}", channel(schema, "wake"))
-    body = body.replace("{lead_channel}", channel(schema, "lead")).replace(
-        "{schedule_channel}", channel(schema, "schedule")
-    )
+    for name in ("lead", "schedule", "poll"):
+        body = body.replace(f"{{{name}_channel}}", channel(schema, name))
     body = body.replace("{schema}", quoted)
     return (
         f"{body.rstrip()}\n\n"

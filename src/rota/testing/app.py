@@ -17,6 +17,7 @@ from rota.errors import ConfigurationError, RotaError, SchemaMissing
 from rota.facts import JobCancelled, JobFailed, JobLost, JobSucceeded
 from rota.jobs.definition import Task
 from rota.jobs.job import Job
+from rota.pollers.pollers import Pollers
 from rota.postgres.pool import Database, UserPool
 from rota.settings import Settings
 from rota.testing.clock import advance
@@ -40,6 +41,8 @@ class TestRota(Rota):
             self.facts, self.tasks, self.task, self.singletons = of.facts, of.tasks, of.task, of.singletons
             self.codec, self.retention = of.codec, of.retention
             self.declared, self.cron, self.every = of.declared, of.cron, of.every
+            self.pollers = Pollers(self, of.pollers)
+            self.poller = self.pollers.poller
             self._use(self.settings)
 
     def _make_database(self, settings: Settings, pools: tuple[UserPool, ...]) -> Database:
@@ -112,17 +115,18 @@ class _LoopBoundDatabase(Database):
         self._closers.setdefault(loop, set()).add(loop.create_task(_close_with_loop(pool)))
         return pool
 
-    def close_everywhere(self) -> None:
-        for loop in list(self._closers):
-            if not loop.is_closed() and not loop.is_running():
-                loop.run_until_complete(self._close_here(self._closers.pop(loop)))
-        self.close_sync()
-
-    async def _close_here(self, closers: set[asyncio.Task[None]]) -> None:
+    async def close(self) -> None:
+        await super().close()
+        closers = self._closers.pop(asyncio.get_running_loop(), set())
         for closer in closers:
             closer.cancel()
         await asyncio.gather(*closers, return_exceptions=True)
-        await self.close()
+
+    def close_everywhere(self) -> None:
+        for loop in list(self._closers):
+            if not loop.is_closed() and not loop.is_running():
+                loop.run_until_complete(self.close())
+        self.close_sync()
 
 
 async def _close_with_loop(pool: AsyncConnectionPool[Any]) -> None:
@@ -156,9 +160,9 @@ _OF_ITS_DATABASE = (
 
 @contextlib.contextmanager
 def pointed_at(app: Rota, other: Rota) -> Iterator[None]:
-    """Let an app use the database of another for the length of a block; tasks and schedules declared meanwhile are forgotten."""
+    """Let an app use the database of another for the length of a block; what is declared meanwhile is forgotten."""
     with _restored(app):
-        tasks, declared = dict(app.tasks), list(app.declared.said)
+        tasks, declared, pollers = dict(app.tasks), list(app.declared.said), dict(app.pollers)
         for name in _OF_ITS_DATABASE:
             setattr(app, name, getattr(other, name))
         try:
@@ -167,6 +171,8 @@ def pointed_at(app: Rota, other: Rota) -> Iterator[None]:
             app.tasks._tasks.clear()
             app.tasks._tasks.update(tasks)
             app.declared.said[:] = declared
+            app.pollers._pollers.clear()
+            app.pollers._pollers.update(pollers)
 
 
 @contextlib.contextmanager

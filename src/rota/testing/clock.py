@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from textwrap import dedent
 
-from rota.postgres.notify import schedule_channel, wake_channel
+from rota.postgres.notify import poll_channel, schedule_channel, wake_channel
 from rota.postgres.query import Query, identifier, nothing, statement
 
 __all__ = ["INSTALL_CLOCK", "advance", "install_clock"]
@@ -46,6 +46,8 @@ ADVANCE = statement(
     from moved, (select distinct queue from {schema}.jobs where state = 'queued') as waiting
     union all
     select pg_notify(%(schedules)s, '') from moved
+    union all
+    select pg_notify(%(pollers)s, '') from moved
     """,
 )
 
@@ -53,5 +55,11 @@ ADVANCE = statement(
 def advance(by: timedelta, schema: str) -> Query[None]:
     """Move the clock forward and have all workers look again, in one transaction."""
     return ADVANCE.query(
-        {"by": by, "channel": wake_channel(schema), "schedules": schedule_channel(schema)}, read=nothing
+        {
+            "by": by,
+            "channel": wake_channel(schema),
+            "schedules": schedule_channel(schema),
+            "pollers": poll_channel(schema),
+        },
+        read=nothing,
     )

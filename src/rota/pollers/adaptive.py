@@ -1,0 +1,51 @@
+"""A pace for each row that follows what its handler finds: faster while there is something new, slower while there is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from rota.clock import Duration, duration
+from rota.errors import ConfigurationError
+
+__all__ = ["Adaptive", "Changed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Returned by a handler that found something new; one that returns None found nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive:
+    """Between which bounds the interval of a row moves, and by which factors: `faster` when its handler returned Changed,
+    `slower` when it did not."""
+
+    min: Duration
+    max: Duration
+    faster: float = 0.5
+    slower: float = 1.5
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not timedelta(0) < self.shortest <= self.longest:
+            problems.append(
+                f"min is {self.min!r} and max {self.max!r}; min is more than nothing, and max not less than it"
+            )
+        for name, factor, fits in (
+            ("faster", self.faster, 0 < self.faster < 1),
+            ("slower", self.slower, self.slower > 1),
+        ):
+            if not isinstance(factor, int | float) or not fits:
+                what = "more than 0 and less than 1" if name == "faster" else "more than 1"
+                problems.append(f"{name} is {factor!r}; the interval is multiplied by it, so it is {what}")
+        if problems:
+            raise ConfigurationError(f"This Adaptive cannot work: {'; '.join(problems)}.")
+
+    @property
+    def shortest(self) -> timedelta:
+        return duration(self.min, "Adaptive(min=...)")
+
+    @property
+    def longest(self) -> timedelta:
+        return duration(self.max, "Adaptive(max=...)")

@@ -1,0 +1,147 @@
+"""Running the handler of a poller: async on the loop, sync in a thread. Whatever happens in it becomes an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from rota.errors import RotaError
+from rota.facts import Facts, RowRaisedAfterSuccess
+from rota.failure import Failure, describe
+from rota.pollers.adaptive import Changed
+from rota.pollers.claim import ClaimedRow
+from rota.pollers.due import Plan
+from rota.pollers.running import Held, RunningPoll, running
+from rota.pollers.settle import Fate, Finish
+from rota.postgres.pool import Database
+from rota.service.points import reach
+
+__all__ = ["Executor", "FailedPoll", "Outcome", "Polled", "SettledPoll"]
+
+
+class Polled(NamedTuple):
+    """The handler returned."""
+
+    row: ClaimedRow
+    changed: bool
+    seconds: float
+
+
+class FailedPoll(NamedTuple):
+    """The handler raised; `pause` is None when the row is to be parked."""
+
+    row: ClaimedRow
+    failure: Failure
+    pause: float | None
+    seconds: float
+
+
+class SettledPoll(NamedTuple):
+    """A transaction of the handler's has committed what became of it."""
+
+    row: ClaimedRow
+    fate: Fate
+    seconds: float
+
+
+Outcome = Polled | FailedPoll | SettledPoll
+
+
+class Executor:
+    """Runs the handler of one poller."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        finish: Finish,
+        *,
+        transactions: Database,
+        stopping: Callable[[], bool],
+        facts: Facts,
+        occupied: Callable[[Future[Any]], None] = lambda body: None,
+    ) -> None:
+        self._definition = plan.definition
+        self._columns = plan.columns
+        self._finish = finish
+        self._transactions = transactions
+        self._stopping = stopping
+        self._facts = facts
+        self._occupied = occupied
+        handler = self._definition.handler
+        self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            getattr(handler, "__call__", None)  # noqa: B004 - an object whose call is a coroutine function
+        )
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def run(self, row: ClaimedRow) -> Outcome:
+        """Run the handler to its end. What is no Exception is raised: the worker cancelled it, or see `broken`."""
+        held = Held(row, self._finish, self._transactions, self._stopping)
+        # each poll runs in a task of its own, and so in a context of its own: there is nothing to reset
+        running.set(RunningPoll(held))
+        try:
+            reach("run.before")
+            value = await self._call(held)
+            reach("run.after")
+        except asyncio.CancelledError:
+            if held.fate is not None:
+                return SettledPoll(row, held.fate, held.seconds)
+            raise
+        except Exception as error:
+            if held.fate is not None:
+                self._facts.emit(RowRaisedAfterSuccess(row.poller, row.key, error))
+                return SettledPoll(row, held.fate, held.seconds)
+            return self.failed(row, error, held.seconds)
+        if held.fate is not None:
+            return SettledPoll(row, held.fate, held.seconds)
+        return Polled(row, isinstance(value, Changed) or value is Changed, held.seconds)
+
+    def failed(self, row: ClaimedRow, error: BaseException, seconds: float = 0.0) -> FailedPoll:
+        """What becomes of a row whose handler raised this."""
+        try:
+            pause = self._definition.retry.pause(row.attempts + 1, error)
+        except Exception as broken:  # the user's backoff function; its fault is told along with the handler's
+            broken.__cause__ = error
+            error, pause = broken, None
+        return FailedPoll(row, describe(error), pause, seconds)
+
+    def broken(self, row: ClaimedRow, error: BaseException) -> FailedPoll:
+        """The outcome of a handler that ended by what is no Exception: sys.exit(), its own cancellation, or worse."""
+        ended = RotaError(f"The handler of {row.poller!r} raised {error!r}, which counts as a failure of the poll.")
+        ended.__cause__ = error
+        return self.failed(row, ended)
+
+    def close(self) -> None:
+        """Take no more. A thread that is in a handler that cannot be stopped goes on by itself."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _call(self, held: Held) -> Any:
+        definition = self._definition
+        row = definition.reader.build(dict(zip(self._columns, held.claim.values, strict=True)))
+        if self._is_async:
+            return await self._within(definition.handler(row))
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(definition.concurrency, thread_name_prefix="rota-poll")
+        future = self._threads.submit(contextvars.copy_context().run, definition.handler, row)
+        try:
+            return await self._within(asyncio.wrap_future(future))
+        except (TimeoutError, asyncio.CancelledError):
+            if not future.done() and not future.cancel():
+                self._occupied(future)
+            raise
+
+    async def _within(self, body: Any) -> Any:
+        timeout = self._definition.timeout
+        if timeout is None:
+            return await body
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                return await body
+        except TimeoutError as error:
+            if not limit.expired():
+                raise  # one of the handler's own
+            raise TimeoutError(f"the handler took longer than its timeout of {timeout:g} s") from error.__context__

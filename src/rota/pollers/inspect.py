@@ -1,0 +1,241 @@
+"""What people see of pollers: what they are, what they hold, what waits, and what is parked."""
+# ruff: noqa: S608 - the parts of these statements are written out here, or come quoted from the catalog
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from rota.pollers.due import Plan, order_of
+from rota.postgres.query import Query, Statement, many, one, one_or_none, statement
+
+__all__ = [
+    "Backlog",
+    "DueRow",
+    "Holder",
+    "ParkedRow",
+    "PollerView",
+    "backlog",
+    "find_holder",
+    "get_poller",
+    "list_parked",
+    "list_pollers",
+    "preview_rows",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DueRow:
+    """A row that would be taken next. `due_at` is None for one that was never polled, or is polled for its state."""
+
+    key: list[Any]
+    due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is due at this moment and nobody has yet: how many rows, and since when the oldest of them."""
+
+    rows: int
+    never_polled: int
+    oldest_due_at: datetime | None
+    oldest_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PollerView:
+    """A poller as the database knows it."""
+
+    name: str
+    definition: dict[str, Any]
+    declared_at: datetime
+    paused_at: datetime | None
+    paused_by: str | None
+    held: int
+    waiting: int
+    parked: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedRow:
+    """A row whose attempts are used up, or that took too many processes with it. It stays until it is released."""
+
+    poller: str
+    key: list[Any]
+    parked_at: datetime
+    attempts: int
+    losses: int
+    error_type: str | None
+    error_message: str | None
+    error_trace: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who polls a row at this moment, and since when."""
+
+    name: str
+    claimed_at: datetime
+
+
+_FREE = """
+          and not exists (
+              select
+              from {schema}.poll_claims as rota_claim
+              where rota_claim.poller = %(poller)s
+                and rota_claim.key = {key}
+                and (
+                    rota_claim.member is not null
+                    or rota_claim.parked_at is not null
+                    or rota_claim.retry_at > (select rota_clock.rota_now from rota_clock)
+                )
+          )
+"""
+_PREVIEW = (
+    """
+    with rota_clock as materialized (select {schema}.now() as rota_now)
+    select {key}, {due_at}
+    from {table}
+    where ({where}
+          )
+          and {due}
+    """
+    + _FREE
+    + """
+    order by {order}
+    limit %(limit)s
+"""
+)
+_BACKLOG = (
+    """
+    with rota_clock as materialized (select {schema}.now() as rota_now),
+    rota_due as (
+        select {due_at} as rota_due_at
+        from {table}
+        where ({where}
+          )
+          and {due}
+    """
+    + _FREE
+    + """
+    )
+    select
+        count(*), count(*) filter (where rota_due.rota_due_at is null), min(rota_due.rota_due_at),
+        extract(epoch from (select rota_clock.rota_now from rota_clock) - min(rota_due.rota_due_at))::float8
+    from rota_due
+"""
+)
+
+
+def preview_rows(plan: Plan, limit: int) -> Query[list[DueRow]]:
+    """The rows that would be taken next, in their order; takes none."""
+    previewing = _about_due_rows(plan, "preview_rows", _PREVIEW)
+    return previewing.query({"poller": plan.definition.name, "limit": limit}, read=many(DueRow))
+
+
+def backlog(plan: Plan) -> Query[Backlog]:
+    """Count what is due; reads all of it."""
+    counting = _about_due_rows(plan, "backlog", _BACKLOG)
+    return counting.query({"poller": plan.definition.name}, read=one(Backlog))
+
+
+# Where the pace of each row is in a table of ours.
+_PACED_DUE_AT = """coalesce((
+            select rota_pace.due_at
+            from {schema}.poll_intervals as rota_pace
+            where rota_pace.poller = %(poller)s
+              and rota_pace.key = {key}
+        ), {row_due_at})"""
+
+
+def _about_due_rows(plan: Plan, name: str, text: str) -> Statement:
+    due_at, due = "{row_due_at}", "true" if plan.due_since is None else "{due_since} <= {by}"
+    if plan.definition.own_pace:
+        due_at, due = _PACED_DUE_AT, f"{_PACED_DUE_AT} <= (select rota_clock.rota_now from rota_clock)"
+    if plan.never is not None:
+        due, due_at = f"({{never}} or {due})", f"case when {{never}} then null else {due_at} end"
+    parts = plan.parts | {
+        "row_due_at": plan.due_at or "null::timestamptz",
+        "due_since": plan.due_since or "",
+        "by": plan.by,
+        "never": plan.never or "",
+        "author": order_of(plan, []),
+    }
+    orders = ["{author}"] if plan.definition.order_by else []
+    order = ", ".join([*orders, f"{due_at} nulls first", "{keys}"])
+    text = text.replace("{order}", order).replace("{due_at}", due_at).replace("{due}", due)
+    return statement(f"{name}:{plan.definition.name}", text).composed(parts)
+
+
+LIST_POLLERS = statement(
+    "list_pollers",
+    """
+    select
+        poller.name, poller.definition, poller.declared_at, poller.paused_at, poller.paused_by,
+        coalesce(claims.held, 0), coalesce(claims.waiting, 0), coalesce(claims.parked, 0)
+    from {schema}.pollers as poller
+    left join (
+        select
+            claim.poller,
+            count(*) filter (where claim.member is not null) as held,
+            count(*) filter (where claim.member is null and claim.parked_at is null) as waiting,
+            count(*) filter (where claim.parked_at is not null) as parked
+        from {schema}.poll_claims as claim
+        group by claim.poller
+    ) as claims on claims.poller = poller.name
+    where %(name)s::text is null or poller.name = %(name)s
+    order by poller.name
+    """,
+)
+
+
+def list_pollers() -> Query[list[PollerView]]:
+    """All pollers that a process has declared, by name."""
+    return LIST_POLLERS.query({"name": None}, read=many(PollerView))
+
+
+def get_poller(name: str) -> Query[PollerView | None]:
+    return LIST_POLLERS.query({"name": name}, read=one_or_none(PollerView))
+
+
+LIST_PARKED = statement(
+    "list_parked",
+    """
+    select
+        claim.poller, claim.key, claim.parked_at, claim.attempts, claim.losses, claim.error_type, claim.error_message,
+        claim.error_trace
+    from {schema}.poll_claims as claim
+    where claim.poller = %(poller)s
+      and claim.parked_at is not null
+      and (%(after)s::jsonb is null or claim.key > %(after)s::jsonb)
+    order by claim.key
+    limit %(limit)s
+    """,
+)
+
+
+def list_parked(poller: str, *, limit: int, after: Sequence[Any] | None) -> Query[list[ParkedRow]]:
+    """Rows that are parked, by key."""
+    params = {"poller": poller, "limit": limit, "after": None if after is None else Jsonb(list(after))}
+    return LIST_PARKED.query(params, read=many(ParkedRow))
+
+
+FIND_HOLDER = statement(
+    "find_row_holder",
+    """
+    select coalesce(member.name, claim.member::text), claim.claimed_at
+    from {schema}.poll_claims as claim
+    left join {schema}.members as member on member.id = claim.member
+    where claim.poller = %(poller)s
+      and claim.key = %(key)s
+      and claim.member is not null
+    """,
+)
+
+
+def find_holder(poller: str, key: Sequence[Any]) -> Query[Holder | None]:
+    return FIND_HOLDER.query({"poller": poller, "key": Jsonb(list(key))}, read=one_or_none(Holder))

@@ -1,0 +1,108 @@
+"""What a person does with pollers: have them rest and go on, and release rows that are parked, waiting or held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from rota.errors import NotPossible
+from rota.pollers.inspect import PollerView, get_poller
+from rota.postgres.audit import record
+from rota.postgres.query import Query, Steps, nothing, scalar, statement
+
+__all__ = ["pause_poller", "release_rows", "resume_poller"]
+
+PAUSE = statement(
+    "pause_poller",
+    """
+    update {schema}.pollers
+    set paused_at = {schema}.now(),
+        paused_by = %(by)s
+    where name = %(name)s
+      and paused_at is null
+    """,
+)
+RESUME = statement(
+    "resume_poller",
+    """
+    with resumed as (
+        update {schema}.pollers
+        set paused_at = null,
+            paused_by = null
+        where name = %(name)s
+          and paused_at is not null
+        returning name
+    )
+    select {schema}.notify(%(channel)s, resumed.name) from resumed
+    """,
+)
+
+
+def pause_poller(name: str, by: str) -> Steps[PollerView]:
+    """Have nobody take rows for this poller; what is being polled goes on to its end."""
+    yield from _found(name)
+    yield PAUSE.query({"name": name, "by": by}, read=nothing)
+    yield record(by, "poller.pause", {"poller": name})
+    return (yield from _found(name))
+
+
+def resume_poller(name: str, by: str, channel: str) -> Steps[PollerView]:
+    """Go on, at once."""
+    yield from _found(name)
+    yield RESUME.query({"name": name, "channel": channel}, read=nothing)
+    yield record(by, "poller.resume", {"poller": name})
+    return (yield from _found(name))
+
+
+RELEASE = statement(
+    "release_rows",
+    """
+    with chosen as materialized (
+        select claim.key
+        from {schema}.poll_claims as claim
+        where claim.poller = %(poller)s
+          and (%(keys)s::jsonb[] is null or claim.key = any (%(keys)s::jsonb[]))
+          and (claim.member is null or %(held)s)
+          and (%(keys)s::jsonb[] is not null or claim.parked_at is not null)
+        order by claim.key
+        for update
+    ), released as (
+        delete from {schema}.poll_claims as claim
+        using chosen
+        where claim.poller = %(poller)s
+          and claim.key = chosen.key
+        returning claim.key
+    ), woken as (
+        select {schema}.notify(%(channel)s, %(poller)s)
+    )
+    select count(*) from released, woken
+    """,
+)
+
+
+def release_rows(poller: str, keys: Sequence[Sequence[Any]] | None, *, held: bool, by: str, channel: str) -> Steps[int]:
+    """Let these rows, or all that are parked, be taken again with all their attempts; returns how many there were.
+
+    With `held` also those that someone polls at this moment: whoever does has lost its claim, and writes nothing more.
+    """
+    yield from _found(poller)
+    count: int = yield _release(poller, keys, held, channel)
+    told = None if keys is None else [list(key) for key in keys[:100]]
+    yield record(by, "poller.release", {"poller": poller, "rows": count, "keys": told, "held": held})
+    return count
+
+
+def _release(poller: str, keys: Sequence[Sequence[Any]] | None, held: bool, channel: str) -> Query[int]:
+    given = None if keys is None else [Jsonb(list(key)) for key in keys]
+    return RELEASE.query({"poller": poller, "keys": given, "held": held, "channel": channel}, read=scalar)
+
+
+def _found(name: str) -> Steps[PollerView]:
+    view: PollerView | None = yield get_poller(name)
+    if view is None:
+        raise NotPossible(
+            f"There is no poller {name!r}: no process has declared one. `rota pollers list` shows all there are."
+        )
+    return view

@@ -1,0 +1,251 @@
+"""What `@app.poller(...)` makes of a function: still callable, and able to run a round or one row by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from rota.errors import ConfigurationError, NotPossible, RotaError
+from rota.facts import Facts
+from rota.leases.control import Control, Reactions
+from rota.leases.membership import Membership
+from rota.pollers.claim import ClaimedRow, Claims, new_token
+from rota.pollers.declare import declare_pollers
+from rota.pollers.definition import PollerDefinition
+from rota.pollers.due import Plan
+from rota.pollers.execute import Executor, FailedPoll, Outcome
+from rota.pollers.inspect import DueRow, Holder, find_holder, preview_rows
+from rota.pollers.plan import plan_of
+from rota.pollers.running import key_text
+from rota.pollers.sessions import Sessions
+from rota.pollers.settle import Finish
+from rota.pollers.source import PollSource
+from rota.postgres.pool import Database
+
+__all__ = ["PollStats", "Poller"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# A round goes on past rows that fail, so that they do not take the places of others; but not for ever.
+_MOST_FAILURES = 10
+_LOCKED_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class PollStats:
+    """What a round did: how many rows were taken, how many of them polled well, and why the others were not.
+
+    Each of `errors` is "key: type: message". `held_by` is who had the row that `poll(key)` was asked for, if someone did.
+    """
+
+    claimed: int = 0
+    completed: int = 0
+    errors: list[str] = field(default_factory=list)
+    held_by: str | None = None
+
+
+class Home(Protocol):
+    """The app of a poller."""
+
+    database: Database
+    facts: Facts
+    _membership: Membership
+
+
+class Poller(Generic[P, R]):
+    """A function that polls rows of a table. Calling it calls the function."""
+
+    def __init__(self, definition: PollerDefinition, home: Home) -> None:
+        self.definition = definition
+        self._home = home
+        functools.update_wrapper(self, definition.handler)
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.definition.handler(*args, **kwargs)  # type: ignore[no-any-return]
+
+    async def run_once(self, max_rows: int = 10, *, dry_run: bool = False) -> PollStats:
+        """Take rows that are due and poll them, until `max_rows` are polled well or none is due; returns what came of it.
+
+        Rows that fail wait for their next attempt and do not count, so that they take the place of no other; ten times `max_rows`
+        ends a round all the same. With `dry_run` nothing is taken: `claimed` says how many would be.
+        """
+        if not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1:
+            raise ConfigurationError(f"max_rows cannot be {max_rows!r}: it is a whole number, 1 or more.")
+        if dry_run:
+            return PollStats(claimed=len(await self.preview(max_rows)))
+        async with self._round() as round_:
+            return await round_.poll_due(max_rows)
+
+    def run_once_sync(self, max_rows: int = 10, *, dry_run: bool = False) -> PollStats:
+        return _now(self.run_once(max_rows, dry_run=dry_run), "run_once")
+
+    async def poll(self, *key: Any) -> PollStats:
+        """Poll the row of this key now, be it due or not, waiting for another attempt or parked.
+
+        If someone else polls it at this moment nothing is done, and `held_by` says who. Raises NotPossible when there is no such
+        row, or it does not fit the poller's `where`.
+        """
+        values = _key(key, self.definition)
+        async with self._round() as round_:
+            return await round_.poll_this(values)
+
+    def poll_sync(self, *key: Any) -> PollStats:
+        return _now(self.poll(*key), "poll")
+
+    async def preview(self, max_rows: int = 10) -> list[DueRow]:
+        """The rows that would be taken next, in their order."""
+        async with self._sessions() as sessions:
+            plan = await plan_of(sessions.looking, self.definition)
+            return await sessions.looking.run(preview_rows(plan, max_rows))
+
+    def preview_sync(self, max_rows: int = 10) -> list[DueRow]:
+        return _now(self.preview(max_rows), "preview")
+
+    @contextlib.asynccontextmanager
+    async def _sessions(self) -> AsyncIterator[Sessions]:
+        sessions = Sessions(self._home.database, pollers=1, handlers=self.definition.concurrency)
+        try:
+            yield sessions
+        finally:
+            await sessions.close()
+
+    @contextlib.asynccontextmanager
+    async def _round(self) -> AsyncIterator[_Round]:
+        async with self._sessions() as sessions:
+            plan = await plan_of(sessions.looking, self.definition)
+            await sessions.settling.run(declare_pollers([self.definition]))
+            reactions = Reactions()
+            place = await self._home._membership.enter(reactions)
+            round_ = _Round(plan, sessions, place.control, self._home.facts)
+            try:
+                yield round_
+            finally:
+                await round_.close()
+                await place.leave()
+
+    def __repr__(self) -> str:
+        return f"<Poller {self.name!r}>"
+
+
+class _Round:
+    """Polls by hand: rows are taken, polled and settled batch by batch."""
+
+    def __init__(self, plan: Plan, sessions: Sessions, control: Control, facts: Facts) -> None:
+        finish = Finish(plan)
+        self._plan = plan
+        self._sessions = sessions
+        self._control = control
+        self._claims = Claims(plan)
+        self._executor = Executor(plan, finish, transactions=sessions.transactions, stopping=lambda: False, facts=facts)
+        self._source = PollSource(
+            plan,
+            finish,
+            sessions,
+            control=lambda: control,
+            failed=self._executor.failed,
+            facts=facts,
+            settled=self._settled,
+        )
+        self._completed = 0
+        self._errors: list[str] = []
+        self._held: list[ClaimedRow] = []
+
+    async def poll_due(self, max_rows: int) -> PollStats:
+        claimed = 0
+        while self._completed < max_rows and claimed < _MOST_FAILURES * max_rows:
+            rows = await self._source.claim(max_rows - self._completed)
+            if not rows:
+                break
+            claimed += len(rows)
+            await self._run(rows)
+        return PollStats(claimed, self._completed, self._errors)
+
+    async def poll_this(self, key: list[Any]) -> PollStats:
+        name, token = self._plan.definition.name, new_token()
+        exists, row = await self._sessions.settling.run(
+            self._claims.this(key, token=token, member=self._control.member)
+        )
+        if row is None and not exists:
+            raise NotPossible(
+                f"Poller {name!r} cannot poll row {key_text(key)}: there is none in {self._plan.shape}"
+                + (f" that fits {self._plan.definition.where!r}." if self._plan.definition.where else ".")
+            )
+        if row is None:
+            holder: Holder | None = await self._sessions.settling.run(find_holder(name, key))
+            return PollStats(held_by=holder.name if holder else "someone who has just ended")
+        await self._run([row])
+        return PollStats(1, self._completed, self._errors)
+
+    async def close(self) -> None:
+        """Give back what was taken and not settled: the caller was cancelled."""
+        self._executor.close()
+        if self._held:
+            with contextlib.suppress(RotaError):  # rescue does it
+                await self._source.hand_back(self._held)
+
+    async def _run(self, rows: Sequence[ClaimedRow]) -> None:
+        """Poll these to their end."""
+        self._held = list(rows)
+        places = asyncio.Semaphore(self._plan.definition.concurrency)
+
+        async def run(row: ClaimedRow) -> Outcome:
+            async with places:
+                try:
+                    return await self._executor.run(row)
+                except asyncio.CancelledError:
+                    raise
+                except BaseException as error:
+                    return self._executor.broken(row, error)
+
+        tasks = [asyncio.create_task(run(row)) for row in rows]
+        try:
+            for finished in asyncio.as_completed(tasks):
+                await self._settle(await finished)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _settle(self, outcome: Outcome) -> None:
+        while left := await self._source.settle([outcome]):
+            (outcome,) = left  # the application has the row locked
+            await asyncio.sleep(_LOCKED_SECONDS)
+        self._held.remove(outcome.row)
+
+    def _settled(self, outcome: Outcome, fate: str) -> None:
+        key = key_text(outcome.row.key)
+        if isinstance(outcome, FailedPoll) and fate == "failed":
+            self._errors.append(f"{key}: {outcome.failure.type}: {outcome.failure.message}")
+        elif fate == "lost":
+            self._errors.append(
+                f"{key}: ClaimLost: it was taken over meanwhile, and what this poll did changed nothing"
+            )
+        else:
+            self._completed += 1
+
+
+def _key(given: tuple[Any, ...], definition: PollerDefinition) -> list[Any]:
+    values = given[0] if len(given) == 1 and isinstance(given[0], list | tuple) else given
+    if len(values) != len(definition.key):
+        raise ConfigurationError(
+            f"poll({', '.join(map(repr, given))}) names no row: the key of {definition.name!r} is {', '.join(definition.key)}."
+        )
+    return [value if isinstance(value, bool | int | str) else str(value) for value in values]
+
+
+def _now(call: Coroutine[Any, Any, R], verb: str) -> R:
+    """Run it to its end in an event loop of its own."""
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        call.close()
+        raise RotaError(f"{verb}_sync() cannot run inside an event loop. Write: await poller.{verb}(...)")
+    return asyncio.run(call)

@@ -1,0 +1,195 @@
+"""A poll as its handler sees it: which row it is about, and how the handler's writes commit together with the row's stamp."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from rota.errors import ClaimLost, RotaError
+from rota.pollers.adaptive import Changed
+from rota.pollers.claim import ClaimedRow
+from rota.pollers.settle import Fate, Finish
+from rota.postgres.foreign import Foreign, foreign
+from rota.postgres.pool import Database
+from rota.service.points import reach
+
+__all__ = ["Held", "NotDone", "PollTransaction", "RunningPoll", "current_poll", "key_text", "running"]
+
+
+class NotDone(RotaError):
+    """A row that was polled for its state is still in it."""
+
+
+def key_text(key: list[Any]) -> str:
+    """A key as people write it: the value alone where it has one column."""
+    return str(key[0]) if len(key) == 1 else json.dumps(key, ensure_ascii=False)
+
+
+class Held:
+    """A poll as whoever runs it keeps it. Its handler sees a RunningPoll, which has none of this."""
+
+    __slots__ = ("_started", "claim", "fate", "finish", "stopping", "transactions")
+
+    def __init__(self, claim: ClaimedRow, finish: Finish, transactions: Database, stopping: Callable[[], bool]) -> None:
+        self.claim = claim
+        self.finish = finish
+        self.transactions = transactions
+        self.stopping = stopping
+        self.fate: Fate | None = None  # what a transaction of the handler's has committed
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+
+class RunningPoll:
+    """The poll whose handler is running here."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+
+    @property
+    def poller(self) -> str:
+        return self._held.claim.poller
+
+    @property
+    def key(self) -> Any:
+        """The row's key; a tuple where it has several columns."""
+        key = self._held.claim.key
+        return key[0] if len(key) == 1 else tuple(key)
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first since the row was last polled well; lost ones count too."""
+        return self._held.claim.attempts + self._held.claim.losses + 1
+
+    @property
+    def token(self) -> int:
+        """Changes with every claim; what this attempt writes is valid only while it holds this."""
+        return self._held.claim.token
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same in every attempt to poll this row at this time: hand it to a service that forgets repeats."""
+        claim = self._held.claim
+        occurrence = f"@{claim.occurrence}" if claim.occurrence else ""
+        return f"{self._held.transactions.schema}:{claim.poller}:{key_text(claim.key)}{occurrence}"
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker wants to end, so that a long handler does well to end too."""
+        return self._held.stopping()
+
+    def transaction(self, on: Any = None) -> PollTransaction:
+        """Work that is committed together with the row's stamp and the end of its claim, or not at all.
+
+        `with` and `async with` give a transaction with a psycopg connection, or with the session or connection of yours that
+        you pass. If the claim has ended meanwhile nothing is committed, and ClaimLost is raised. What the handler raises
+        afterwards is reported and changes nothing.
+        """
+        return PollTransaction(self, on)
+
+    def __repr__(self) -> str:
+        return f"RunningPoll(poller={self.poller!r}, key={self.key!r}, attempt={self.attempt})"
+
+
+class PollTransaction:
+    """The block of `poll.transaction()`. `connection` is what to write through; set `changed` for a poller that adapts."""
+
+    def __init__(self, poll: RunningPoll, on: Any) -> None:
+        if poll._held.fate is not None:
+            raise RotaError(f"{poll!r} has been settled already, in an earlier transaction of this handler.")
+        self._held = poll._held
+        self._on = None if on is None else foreign(on)
+        self.connection: Any = on
+        self.changed: bool | Changed = False
+
+    def __getattr__(self, name: str) -> Any:
+        """What the connection has, this has: `tx.execute(...)` is `tx.connection.execute(...)`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.connection, name)
+
+    @property
+    def _rota_connection(self) -> Any:
+        """Lets `task.on(tx)` enqueue in this transaction."""
+        return self.connection
+
+    async def __aenter__(self) -> PollTransaction:
+        await self._begin(self._on or self._held.transactions.borrow(is_async=True))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end(error)
+
+    def __enter__(self) -> PollTransaction:
+        on = self._on or self._held.transactions.borrow(is_async=False)
+        on.at_once(self._begin, on)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._own.at_once(self._end, error)
+
+    # Written once for both colours, as `postgres.foreign` is: on a sync connection nothing is ever waited for.
+
+    async def _begin(self, on: Foreign) -> None:
+        self._own = on
+        await on.begin()
+        self.connection = on.native
+
+    async def _end(self, error: BaseException | None) -> None:
+        if error is not None:
+            await self._own.rollback()
+            return
+        held = self._held
+        try:
+            (fate,) = await self._own.run(held.finish.one(held.claim, bool(self.changed)), held.transactions.schema)
+            _check(held.claim, fate)
+        except BaseException:
+            await self._own.rollback()
+            raise
+        reach("transaction.before_commit")
+        await self._own.commit()
+        held.fate = fate
+        reach("transaction.after_commit")
+
+
+def _check(claim: ClaimedRow, fate: Fate) -> None:
+    if fate == "lost":
+        raise ClaimLost(
+            f"The poll of row {key_text(claim.key)} by {claim.poller!r} no longer holds its claim: it was taken over, or released by "
+            "hand. What this handler writes changes nothing; let it end."
+        )
+    if fate == "undone":
+        raise NotDone(undone(claim))
+
+
+def undone(claim: ClaimedRow) -> str:
+    return (
+        f"row {key_text(claim.key)} was polled for its state and is still in it: change it in the handler's transaction, or say "
+        "with done=... what shall be written"
+    )
+
+
+running: contextvars.ContextVar[RunningPoll] = contextvars.ContextVar("rota_running_poll")
+
+
+def current_poll() -> RunningPoll:
+    """The poll this code runs for. Raises RotaError outside of a poller's handler."""
+    try:
+        return running.get()
+    except LookupError:
+        raise RotaError(
+            "There is no current poll here: current_poll() works inside the handler of a poller while it runs."
+        ) from None

@@ -1,0 +1,34 @@
+"""The connections that pollers use, by what they are for."""
+
+from __future__ import annotations
+
+from rota.postgres.pool import Database
+
+__all__ = ["Sessions"]
+
+# The author's SQL finds its functions and types as in a session of theirs.
+_AS_THE_USER: dict[str, str | None] = {"search_path": None, "jit": "off"}
+# How much of a table is due changes all the time, and how many rows are asked for too: each look is planned for itself.
+_LOOKING = _AS_THE_USER | {"plan_cache_mode": "force_custom_plan"}
+# Everything here is found by its key, and that must not turn into a scan because statistics are stale.
+_SETTLING = _AS_THE_USER | {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "lock_timeout": "2s",
+}
+_MOST = 3  # of each kind: statements are short
+
+
+class Sessions:
+    """For looks at the user's table, for what becomes of rows, and for the transactions of handlers. Opened at first use."""
+
+    def __init__(self, database: Database, *, pollers: int, handlers: int) -> None:
+        size = min(max(1, pollers), _MOST)
+        self.looking = database.apart("poll", size=size, settings=_LOOKING)
+        self.settling = database.apart("stamp", size=size, settings=_SETTLING)
+        self.transactions = database.apart("row", size=max(1, handlers), purpose="poll.transaction()")
+
+    async def close(self) -> None:
+        for database in (self.transactions, self.settling, self.looking):
+            await database.close()
