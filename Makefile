@@ -59,11 +59,12 @@ teeth: $(VENV)/.dev  ## remove each guard in turn: a test must fail
 docs: $(VENV)/.dev  ## write docs/reference anew from the code
 	$(BIN)/python docs/make_reference.py
 
-bench: install  ## Rota beside the plain psycopg loop; on time; beside an old transaction; very many schedules
+bench: install  ## Rota beside the plain psycopg loop; on time; beside an old transaction; very many schedules; a polled table
 	$(BIN)/python bench/compare.py
 	$(BIN)/python bench/punctual.py
 	$(BIN)/python bench/pinned.py
 	$(BIN)/python bench/schedules.py
+	$(BIN)/python bench/pollers.py
 
 clean:
 	rm -rf $(VENV)
