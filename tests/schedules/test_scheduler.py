@@ -14,7 +14,7 @@ from tests.schedules.rows import Db, add, now, row, runs, waiting
 
 from rota import Discard
 from rota.facts import ScheduleBroken, ScheduleMissed, ScheduleSkipped
-from rota.schedules.due import find_due, fire, release
+from rota.schedules.due import conclude, find_due, fire
 from rota.schedules.plan import make_plan
 from rota.testing import TestRota, until
 
@@ -329,7 +329,7 @@ async def test_a_backfill_does_not_make_what_is_due_be_left_out(rota_app: TestRo
     rota_app.advance("31s")
     for _ in range(3):
         ask(db, fire([make_plan(due, lambda _: None) for due in ask(db, find_due(10))]))
-        ask(db, release(10))
+        ask(db, conclude(10))
         rota_app.advance("1m")
 
     await rota_app.drain()

@@ -133,10 +133,13 @@ create index slots_schedule on {schema}.slots (schedule, id);
 create table {schema}.schedule_ends (
     id bigint generated always as identity primary key,
     schedule text not null,
-    job_id bigint not null,
+    job_id bigint,
     slot_at timestamptz,
-    outcome text not null check (outcome in ('succeeded', 'cancelled', 'dead')),
-    ended_at timestamptz not null default {schema}.now()
+    -- none: no run ended, yet one that waits may begin. Whoever lets a slot wait that no run is in the way of says so here,
+    -- as those that wait are looked for only now and then
+    outcome text not null check (outcome in ('succeeded', 'cancelled', 'dead', 'none')),
+    ended_at timestamptz not null default {schema}.now(),
+    check ((outcome = 'none') = (job_id is null))
 );
 
 create function {schema}.note_schedule_end() returns trigger
@@ -166,6 +169,24 @@ create trigger schedule_cancelled after insert on {schema}.history
 create trigger schedule_dead after insert on {schema}.dead
     for each row when (new.schedule is not null)
     execute function {schema}.note_schedule_end('dead');
+
+-- Runs that waited since before a pause, or since they had to be apart, may begin.
+create function {schema}.note_schedule_freed() returns trigger
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $note_schedule_freed$
+begin
+    insert into {schema}.schedule_ends (schedule, outcome) values (new.name, 'none');
+    return null;
+end
+$note_schedule_freed$;
+
+create trigger schedule_freed after update of paused_at, overlap on {schema}.schedules
+    for each row when (
+        (old.paused_at is not null and new.paused_at is null)
+        or (old.overlap <> 'allow' and new.overlap = 'allow')
+    )
+    execute function {schema}.note_schedule_freed();
 
 -- Whether a run of a schedule is under way: one that someone wants later is not.
 create function {schema}.is_under_way(name text) returns boolean
@@ -357,67 +378,43 @@ begin
 end
 $fire$;
 
--- Lets waiting runs begin whose turn has come; returns how many.
-create function {schema}.release_slots(most integer) returns integer
+-- Lets waiting runs of these schedules begin whose turn has come, so many; whoever calls it has locked them.
+create function {schema}.release_slots(names text[], most integer) returns void
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $release_slots$
 declare
-    taken text[];
     given bigint[];
+    behind text[];
 begin
-    select array_agg(locked.name) into taken
+    select
+        array_agg(waiting.id) filter (where waiting.turn <= most),
+        array_agg(distinct waiting.name) filter (where waiting.turn > most)
+    into given, behind
     from (
-        select known.name
-        from {schema}.schedules as known
-        where known.name = any (array(
-            -- from one schedule that waits to the next, however much waits in each
-            with recursive waiting as (
-                (select slot.schedule from {schema}.slots as slot where slot.job_id is null order by slot.schedule limit 1)
-                union all
-                select next.schedule
-                from waiting
-                cross join lateral (
-                    select slot.schedule
-                    from {schema}.slots as slot
-                    where slot.job_id is null
-                      and slot.schedule > waiting.schedule
-                    order by slot.schedule
-                    limit 1
-                ) as next
-            )
-            select waiting.schedule
-            from waiting
-            join {schema}.schedules as known on known.name = waiting.schedule
-            where known.paused_at is null
-              and (known.overlap = 'allow' or not {schema}.is_under_way(waiting.schedule))
-            limit most
-        ))
-        order by known.name
-        for no key update of known skip locked
-    ) as locked;
-
-    select array_agg(slot.id) into given
-    from unnest(taken) as ours(name)
-    join {schema}.schedules as known on known.name = ours.name
-    cross join lateral (
-        select waits.id
-        from {schema}.slots as waits
-        where waits.schedule = known.name
-          and waits.job_id is null
-          -- asked again, now that nobody else can put one
-          and (known.overlap = 'allow' or not {schema}.is_under_way(known.name))
-        order by waits.slot_at, waits.id
-        limit case when known.overlap = 'allow' then most else 1 end
-    ) as slot;
+        select known.name, slot.id, row_number() over (order by slot.slot_at, slot.id) as turn
+        from unnest(names) as ours(name)
+        join {schema}.schedules as known on known.name = ours.name
+        cross join lateral (
+            select waits.id, waits.slot_at
+            from {schema}.slots as waits
+            where waits.schedule = known.name
+              and waits.job_id is null
+              and (known.overlap = 'allow' or not {schema}.is_under_way(known.name))
+            order by waits.slot_at, waits.id
+            limit case when known.overlap = 'allow' then most + 1 else 1 end
+        ) as slot
+        where known.paused_at is null
+    ) as waiting;
     if given is not null then
         perform {schema}.put_slots(given);
     end if;
-    return coalesce(cardinality(given), 0);
+    insert into {schema}.schedule_ends (schedule, outcome) select later.name, 'none' from unnest(behind) as later(name);
 end
 $release_slots$;
 
--- Draws conclusions from runs that ended: what their schedules have come to, which children follow, when a pause is over.
+-- Draws conclusions from runs that ended: what their schedules have come to, which children follow, when a pause is over, and
+-- which of the runs that wait may begin.
 -- Returns how many it has taken. What concerns a row that someone has locked is left for later, so that nobody waits for it.
 create function {schema}.conclude_schedules(most integer) returns integer
     language plpgsql volatile
@@ -517,6 +514,7 @@ begin
             from jsonb_to_recordset(ends) as told(id bigint, schedule text, outcome text, ended_at timestamptz)
         ) as ended
         join {schema}.schedules as known on known.name = ended.schedule
+        where ended.outcome <> 'none'
         group by ended.schedule, known.kind, known.next_at, known.max_runs, known.runs, known.end_at, known.delay
     ) as told
     where known.name = told.schedule;
@@ -599,6 +597,8 @@ begin
         last_slot = greatest(known.last_slot, told.last_slot)
     from (select put.schedule, count(*) as runs, max(put.slot_at) as last_slot from put group by put.schedule) as told
     where known.name = told.schedule;
+
+    perform {schema}.release_slots(ours, most);
     return jsonb_array_length(ends);
 end
 $conclude_schedules$;
@@ -625,14 +625,18 @@ begin
             message = format('event %L cannot be emitted from SQL: a codec keeps the arguments of those that listen', event),
             hint = 'Emit it from an app that has the codec: app.emit(...).';
     end if;
-    insert into {schema}.slots (schedule, slot_at, cause, args)
-    select listens.name, clock, 'event', coalesce(whole -> listens.name, listens.args || emit.payload)
-    from {schema}.schedules as listens
-    where listens.event = emit.event
-      and listens.paused_at is null
-      and (listens.start_at is null or clock >= listens.start_at)
-      and (listens.end_at is null or clock < listens.end_at)
-      and (whole is null or whole ? listens.name);
+    with put as (
+        insert into {schema}.slots as slot (schedule, slot_at, cause, args)
+        select listens.name, clock, 'event', coalesce(whole -> listens.name, listens.args || emit.payload)
+        from {schema}.schedules as listens
+        where listens.event = emit.event
+          and listens.paused_at is null
+          and (listens.start_at is null or clock >= listens.start_at)
+          and (listens.end_at is null or clock < listens.end_at)
+          and (whole is null or whole ? listens.name)
+        returning slot.schedule
+    )
+    insert into {schema}.schedule_ends (schedule, outcome) select put.schedule, 'none' from put;
     get diagnostics told = row_count;
     if told > 0 then
         perform {schema}.notify('{schedule_channel}', '');
@@ -688,6 +692,7 @@ begin
     end if;
     insert into {schema}.slots (schedule, slot_at, cause, args, parent_job)
     values (activate_schedule.name, ours.slot_at, 'activated', activate_schedule.args, activate_schedule.job);
+    insert into {schema}.schedule_ends (schedule, outcome) values (activate_schedule.name, 'none');
     update {schema}.schedules as child
     set runs = child.runs + 1,
         last_slot = greatest(child.last_slot, ours.slot_at)
