@@ -11,10 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 from tests.jobs.statements import ask
-from tests.schedules.rows import Db, add, row, runs, waiting
+from tests.schedules.rows import Db, add, pages, row, runs, waiting
 
 from rota import Discard, current_job
-from rota.postgres.query import Query
 from rota.schedules import scheduler as scheduler_room
 from rota.schedules.due import conclude, look_ahead, walk_waiting
 from rota.testing import TestRota, until
@@ -278,9 +277,3 @@ def test_what_waits_for_runs_that_go_on_costs_a_round_nothing(db: Db) -> None:
     assert pages(db, look_ahead()) < 60
     assert pages(db, conclude(1000)) < 300
     assert len(runs(db, "waits-8")) == 1
-
-
-def pages(db: Db, query: Query[Any]) -> int:
-    plan = db.execute(f"explain (analyze, buffers, format json) {query.statement.sql('rota')}", query.params)  # type: ignore[arg-type]
-    (told,) = plan.fetchone() or ([],)
-    return int(told[0]["Plan"]["Shared Hit Blocks"] + told[0]["Plan"]["Shared Read Blocks"])

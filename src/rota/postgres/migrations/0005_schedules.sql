@@ -2,17 +2,18 @@
 -- Schedules: what is to run when, the slots that were given out, and what became of them.
 
 alter table {schema}.jobs
-    -- the schedule that put it, and for which moment
-    add column schedule text,
+    -- the schedule that put it, and for which moment. Names of schedules are sorted by code point, whatever the database's
+    -- language, so that those with a prefix stand together
+    add column schedule text collate "C",
     add column slot_at timestamptz;
 
 create index jobs_schedule on {schema}.jobs (schedule) where schedule is not null;
 
-alter table {schema}.history add column schedule text, add column slot_at timestamptz;
-alter table {schema}.dead add column schedule text, add column slot_at timestamptz;
+alter table {schema}.history add column schedule text collate "C", add column slot_at timestamptz;
+alter table {schema}.dead add column schedule text collate "C", add column slot_at timestamptz;
 
 create table {schema}.schedules (
-    name text primary key check (length(name) between 1 and 200),
+    name text collate "C" primary key check (length(name) between 1 and 200),
     -- what each of its jobs gets
     task text not null check (length(task) between 1 and 500),
     args jsonb not null default '{}' check (jsonb_typeof(args) = 'object'),
@@ -93,17 +94,17 @@ create index schedules_event on {schema}.schedules (event) where event is not nu
 create index schedules_delay on {schema}.schedules (name) where kind = 'delay' and next_at is null;
 
 create table {schema}.schedule_parents (
-    child text not null references {schema}.schedules on delete cascade,
+    child text collate "C" not null references {schema}.schedules on delete cascade,
     -- may be gone: the child then waits, and says so
-    parent text not null check (parent <> child),
+    parent text collate "C" not null check (parent <> child),
     primary key (child, parent)
 );
 create index schedule_parents_parent on {schema}.schedule_parents (parent);
 
 -- Successes that a child with several parents has not used yet: it runs when each of them has one.
 create table {schema}.schedule_feed (
-    child text not null references {schema}.schedules on delete cascade,
-    parent text not null,
+    child text collate "C" not null references {schema}.schedules on delete cascade,
+    parent text collate "C" not null,
     job_id bigint not null,
     slot_at timestamptz not null,
     primary key (child, parent, job_id)
@@ -112,7 +113,7 @@ create table {schema}.schedule_feed (
 -- The runs that were given out. One run per slot: the unique index is the truth, whoever leads.
 create table {schema}.slots (
     id bigint generated always as identity primary key,
-    schedule text not null,
+    schedule text collate "C" not null,
     slot_at timestamptz not null,
     cause text not null check (cause in ('due', 'backfill', 'trigger', 'after', 'event', 'activated')),
     -- null while it waits for the run before it
@@ -132,7 +133,7 @@ create index slots_schedule on {schema}.slots (schedule, id);
 -- every settle had to lock would make them wait for each other, in circles too.
 create table {schema}.schedule_ends (
     id bigint generated always as identity primary key,
-    schedule text not null,
+    schedule text collate "C" not null,
     job_id bigint,
     slot_at timestamptz,
     -- none: no run ended, yet one that waits may begin. Whoever lets a slot wait that no run is in the way of says so here,
