@@ -202,8 +202,8 @@ RESUME_PAUSES = statement(
     """
     with resumed as (
         update {schema}.schedules as known
-        set next_slot = {schema}.now() + known.delay,
-            next_at = {schema}.now() + known.delay
+        set next_slot = {schema}.end_of_pause({schema}.now(), known.delay),
+            next_at = {schema}.end_of_pause({schema}.now(), known.delay)
         where known.name = any (array(
             select lost.name
             from {schema}.schedules as lost
@@ -212,7 +212,7 @@ RESUME_PAUSES = statement(
               and lost.paused_at is null
               and lost.problem is null
               and (lost.max_runs is null or lost.runs < lost.max_runs)
-              and (lost.end_at is null or {schema}.now() + lost.delay < lost.end_at)
+              and (lost.end_at is null or {schema}.end_of_pause({schema}.now(), lost.delay) < lost.end_at)
               and not {schema}.is_under_way(lost.name)
               and not exists (select from {schema}.slots as waits where waits.schedule = lost.name and waits.job_id is null)
               and not exists (select from {schema}.schedule_ends as ended where ended.schedule = lost.name)

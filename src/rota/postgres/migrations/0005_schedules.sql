@@ -199,6 +199,11 @@ create function {schema}.is_under_way(name text) returns boolean
           and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= {schema}.now())
     );
 
+-- When a pause is over: elapsed time, and months by the calendar of UTC, whatever the session's time zone.
+create function {schema}.end_of_pause(begin_at timestamptz, delay interval) returns timestamptz
+    language sql immutable
+    return (begin_at at time zone 'UTC' + delay) at time zone 'UTC';
+
 -- Gives these slots a job each and wakes the workers; whoever calls it has locked their schedules.
 create function {schema}.put_slots(ids bigint[]) returns void
     language sql volatile
@@ -493,8 +498,8 @@ begin
     set succeeded_at = greatest(known.succeeded_at, told.succeeded_at),
         failed_at = greatest(known.failed_at, told.failed_at),
         failures = case when told.succeeded_at is null then known.failures else 0 end + told.failures,
-        next_slot = case when told.pause_from is null then known.next_slot else told.pause_from + known.delay end,
-        next_at = case when told.pause_from is null then known.next_at else told.pause_from + known.delay end
+        next_slot = case when told.pause_from is null then known.next_slot else {schema}.end_of_pause(told.pause_from, known.delay) end,
+        next_at = case when told.pause_from is null then known.next_at else {schema}.end_of_pause(told.pause_from, known.delay) end
     from (
         select
             ended.schedule,
@@ -506,7 +511,7 @@ begin
                 when known.kind = 'delay'
                  and known.next_at is null
                  and (known.max_runs is null or known.runs < known.max_runs)
-                 and (known.end_at is null or max(ended.ended_at) + known.delay < known.end_at)
+                 and (known.end_at is null or {schema}.end_of_pause(max(ended.ended_at), known.delay) < known.end_at)
                  and not {schema}.is_under_way(ended.schedule)
                 then max(ended.ended_at)
             end as pause_from
