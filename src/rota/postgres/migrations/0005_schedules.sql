@@ -732,8 +732,11 @@ begin
       and job.state in ('queued', 'blocked')
       and job.attempt = 0
       and job.args = coalesce(trigger_schedule.args, known.args)
-      -- asked for at once, it is not one that waits for later
-      and case when trigger_schedule.due_at > clock then job.due_at = trigger_schedule.due_at else job.due_at <= clock end
+      -- asked for at once, it is not one that waits for later; but it may be younger than this statement, which waited for it
+      and case
+          when trigger_schedule.due_at > clock then job.due_at = trigger_schedule.due_at
+          else job.due_at <= greatest(clock, job.created_at)
+      end
     order by job.id
     limit 1;
     existing := found;
