@@ -1,4 +1,5 @@
-"""Very many schedules: what they cost while none is due, and how long it takes to give out 10,000 that are due at once.
+"""Very many schedules: what they cost while none is due, how long it takes to give out 10,000 that are due at once, and what
+a round of the scheduler takes while 100,000 of them wait for a run to end.
 
 python bench/schedules.py          embedded server, thrown away afterwards
 python bench/schedules.py DSN
@@ -10,6 +11,7 @@ import asyncio
 import resource
 import sys
 import time
+from collections.abc import Awaitable
 from typing import ClassVar
 from uuid import uuid4
 
@@ -22,6 +24,8 @@ from rota.schedules.scheduler import Scheduler
 STORED = 1_000_000
 DUE = 10_000
 IDLE_SECONDS = 20
+WAITING = 100_000
+ENDED = 1_000
 
 ADD = """
     insert into "{schema}".schedules (name, task, kind, cron, tz, next_slot, next_at)
@@ -32,8 +36,67 @@ RUN = (
     "select coalesce(pg_sequence_last_value('\"{schema}\".slots_id_seq'), 0)"  # counting them would be half of the work
 )
 
+# each has a run that goes on, and a slot that waits for its end
+ADD_WAITING = """
+    insert into "{schema}".schedules (name, task, kind, every, overlap)
+    select 'waits-' || i, 'noop', 'every', '1d', 'queue' from generate_series(1, {count}) as i;
+    insert into "{schema}".jobs (task, queue, state, attempt, token, member, schedule, slot_at)
+    select 'noop', 'nobody', 'running', 1, 1, gen_random_uuid(), 'waits-' || i, now() from generate_series(1, {count}) as i;
+    insert into "{schema}".slots (schedule, slot_at, cause)
+    select 'waits-' || i, now(), 'due' from generate_series(1, {count}) as i;
+    analyze "{schema}".schedules, "{schema}".jobs, "{schema}".slots
+"""
+END_RUNS = """
+    with ended as (
+        delete from "{schema}".jobs where schedule in (select 'waits-' || i * 7 from generate_series(1, {count}) as i)
+        returning *
+    )
+    insert into "{schema}".history (
+        id, created_at, due_at, finished_at, token, attempt, losses, priority, version, member, state, queue, task, args,
+        schedule, slot_at
+    )
+    select id, created_at, due_at, now(), token, attempt, losses, priority, version, member, 'succeeded', queue, task, args,
+           schedule, slot_at
+    from ended
+"""
+
 
 async def measure(dsn: str) -> None:
+    await measure_idle_and_due(dsn)
+    await measure_waiting(dsn)
+
+
+async def measure_waiting(dsn: str) -> None:
+    app = Rota(dsn, schema=f"schedules_{uuid4().hex[:8]}")
+    schema = app.settings.schema
+    async with app:
+        await app.migrate()
+        async with app.database.transaction() as connection:
+            await connection.execute(ADD_WAITING.format(schema=schema, count=WAITING), prepare=False)  # type: ignore[arg-type]
+        scheduler = Scheduler(app.database, {}, app.facts, codec=None, hears=lambda: True)
+        session = scheduler._session()
+        await scheduler._tidy(session)
+        idle = [await _timed(scheduler._catch_up(session)) for _ in range(5)]
+        async with app.database.transaction() as connection:
+            await connection.execute(END_RUNS.format(schema=schema, count=ENDED))  # type: ignore[arg-type]
+        ends = await _timed(scheduler._catch_up(session))
+        released = await _scalar(app, f'select count(*) from "{schema}".slots where job_id is not null')
+        print(
+            f"{WAITING:,} wait for a run to end: {sorted(idle)[2] * 1000:.1f} ms a round; "
+            f"{ends * 1000:.0f} ms to let {released:,.0f} begin"
+        )
+        await session.close()
+        async with app.database.transaction() as connection:
+            await connection.execute(f'drop schema "{schema}" cascade')  # type: ignore[arg-type]
+
+
+async def _timed(work: Awaitable[object]) -> float:
+    began = time.perf_counter()
+    await work
+    return time.perf_counter() - began
+
+
+async def measure_idle_and_due(dsn: str) -> None:
     app_module.Scheduler = Counted  # type: ignore[misc]
     app = Rota(dsn, schema=f"schedules_{uuid4().hex[:8]}")
     schema = app.settings.schema

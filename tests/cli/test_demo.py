@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 from rich.console import Console
 from tests.commands import Command, is_running
@@ -22,6 +23,7 @@ from rota.cli.demo_screen import Frame, render
 from rota.jobs.inspect import TakenOver
 from rota.runtime.demo.events import Event, worth_showing
 from rota.runtime.demo.ledger import Ledger
+from rota.runtime.demo.slots import Slots, count_slots
 from rota.runtime.demo.takeover import Takeover
 from rota.runtime.demo.tour import Snapshot, WorkerView
 from rota.testing import until_sync
@@ -37,6 +39,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         (Ledger(enqueued=5, succeeded=4), 1),
         (Ledger(enqueued=5, succeeded=6), 1),
         (Ledger(enqueued=5, succeeded=9, before=4), 0),
+        (Ledger(enqueued=5, scheduled=2, succeeded=7), 0),
+        (Ledger(enqueued=5, scheduled=2, succeeded=6), 1),
         (Ledger(enqueued=5, succeeded=6, unanswered=1), 0),
         (Ledger(enqueued=5, succeeded=4, unanswered=1), 1),
     ],
@@ -60,16 +64,22 @@ def test_short_demo_on_a_given_database_counts_what_was_there_apart(tmp_path: Pa
 
     assert account["adds_up"]
     assert account["before"] == 1
-    assert account["enqueued"] + 1 == account["succeeded"] + account["queued"] + account["dead"] > 1
+    assert (
+        account["enqueued"] + account["scheduled"] + 1 == account["succeeded"] + account["queued"] + account["dead"] > 1
+    )
 
 
 def test_demo_kills_a_worker_and_loses_nothing(tmp_path: Path) -> None:
     with Command("demo", "--seconds", "6", folder=tmp_path) as demo:
         assert demo.wait() == 0, demo.err
 
-        assert re.search(r"^enqueued [\d,]+ = succeeded [\d,]+ \+ queued \d+ .* running 0 \+ dead \d+", demo.out)
+        assert re.search(
+            r"^enqueued [\d,]+ \+ scheduled [1-9]\d* = succeeded [\d,]+ \+ queued \d+ .* running 0 \+ dead \d+",
+            demo.out,
+        )
         assert re.search(r"kill -9 worker-\d \(pid \d+\), which was running \d+ jobs", demo.err)
         assert re.search(r"missed after [\d.]+ s; \d+ jobs? recorded as lost with it, all started again", demo.err)
+        assert re.search(r"^take_stock, every second: ([5-9]|\d\d) slots, each once$", demo.err, re.MULTILINE)
         assert CODE in "\n".join(line.rstrip() for line in demo.err.splitlines()) + "\n"
 
 
@@ -134,12 +144,48 @@ def test_takeover_is_complete_once_nothing_is_held_and_all_is_started_again() ->
     )
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        ([], "0 slots, each once"),
+        ([7], "1 slot, each once"),
+        ([2, 1, 3], "3 slots, each once"),
+        ([1, 3, 4, 4], "4 slots: 1 left out, 1 run(s) too many"),
+    ],
+)
+def test_slots_are_each_once_unless_one_is_left_out_or_ran_twice(seconds: list[int], told: str) -> None:
+    slots = count_slots([NOW + timedelta(seconds=second) for second in seconds])
+
+    assert str(slots) == told
+    assert slots.each_once == told.endswith("each once")
+
+
+@pytest.mark.one_server
+@pytest.mark.long
+def test_what_passed_since_an_earlier_demo_is_not_made_up_for(tmp_path: Path, rota_database: str) -> None:
+    options = ("demo", "--seconds", "2", "--workers", "1", "--json", "--dsn", rota_database)
+    for again in (False, True):
+        if again:
+            with psycopg.connect(rota_database) as db:
+                db.execute(
+                    "update rota_demo.schedules set next_slot = next_slot - interval '1 h', next_at = next_at - interval '1 h'"
+                )
+        with Command(*options, folder=tmp_path) as demo:
+            assert demo.wait() == 0, demo.err
+            account = json.loads(demo.out)
+
+        assert account["slots"]["each_once"]
+        assert 1 <= account["slots"]["runs"] == account["scheduled"] < 30
+
+
 def test_frame_fits_a_small_terminal() -> None:
     workers = tuple(WorkerView(f"worker-{n}", 1000 + n, "killed, taken over", 0, 1) for n in range(9))
     live = tuple(WorkerView(f"worker-{n}", 1000 + n, "live", 30, 12345) for n in range(9, 12))
     events = [Event(NOW, "worker-1", "[red] is not markup " * 9)] * 30
     takeover = Takeover("worker-1", NOW, NOW)
-    snapshot = Snapshot(workers + live, {"succeeded": 10**6, "queued": 3, "running": 3, "dead": 1}, 10**6, 31.4)
+    snapshot = Snapshot(
+        workers + live, {"succeeded": 10**6, "queued": 3, "running": 3, "dead": 1}, 10**6, 31.4, Slots(7, 7, 7)
+    )
     console = Console(width=80, height=24, record=True, file=io.StringIO())
 
     console.print(render(Frame("PostgreSQL 18.6", 61, snapshot, [1.0, 2.0], events, takeover, KEYS, 24)))
@@ -148,6 +194,7 @@ def test_frame_fits_a_small_terminal() -> None:
     assert len(lines) <= 24
     assert all(len(line) <= 80 for line in lines)
     assert "worker-11" in "".join(lines)
+    assert "7 slots, each once" in "".join(lines)
     assert "[red] is not markup" in "".join(lines)
 
 

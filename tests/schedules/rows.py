@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from rota.postgres.notify import schedule_channel
+from rota.postgres.query import Query
 
 Db = psycopg.Connection[Any]
 
@@ -56,3 +57,10 @@ def row(db: Db, name: str, columns: str) -> tuple[Any, ...]:
     found = db.execute(f"select {columns} from rota.schedules where name = %s", [name]).fetchone()  # type: ignore[arg-type]
     assert found is not None
     return found
+
+
+def pages(db: Db, query: Query[Any]) -> int:
+    """How many pages it reads, those inside of functions too."""
+    plan = db.execute(f"explain (analyze, buffers, format json) {query.statement.sql('rota')}", query.params)  # type: ignore[arg-type]
+    (told,) = plan.fetchone() or ([],)
+    return int(told[0]["Plan"]["Shared Hit Blocks"] + told[0]["Plan"]["Shared Read Blocks"])

@@ -177,6 +177,16 @@ def test_a_delay_counts_from_the_end_of_the_last_run() -> None:
     assert Delay("1 month").next(ANCHOR) == datetime(2027, 2, 28, 9, 30, tzinfo=UTC)
 
 
+def test_a_day_of_a_delay_is_24_hours_whatever_the_clocks_do() -> None:
+    before_the_jump = datetime(2026, 3, 28, 12, tzinfo=UTC)
+
+    assert Delay("1 day", "Europe/Berlin").next(before_the_jump) == before_the_jump + timedelta(hours=24)
+    assert Every("1 day", before_the_jump, "Europe/Berlin").next(before_the_jump) == before_the_jump + timedelta(
+        hours=23
+    )
+    assert Delay("1 month", "Europe/Berlin").next(before_the_jump) == datetime(2026, 4, 28, 12, tzinfo=UTC)
+
+
 def test_once_is_once() -> None:
     once = Once(ANCHOR)
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import psycopg
 import pytest
 from tests.jobs.statements import ask
-from tests.schedules.rows import Db, add, row, runs, waiting
+from tests.schedules.rows import Db, add, pages, row, runs, waiting
 
 from rota.facts import ScheduleBroken, ScheduleUnclaimed
 from rota.postgres.query import Query
@@ -222,7 +222,8 @@ def test_successes_of_many_with_many_children_are_used_in_one_go(db: Db) -> None
     while ask(db, conclude(1000)):
         pass
 
-    assert (waiting(db, "c2"), waiting(db, "c1")) == (50, 20)
+    # one of each has begun
+    assert (waiting(db, "c2"), waiting(db, "c1")) == (49, 19)
     assert row(db, "c2", "runs") == (50,)
     assert db.execute("select parent, count(*) from rota.schedule_feed group by parent").fetchall() == [("a", 3000)]
 
@@ -286,6 +287,4 @@ def test_what_is_due_is_found_without_reading_what_is_not(db: Db) -> None:
     add(db, "tick", due_in=-1)
     db.execute("set enable_seqscan = off; set enable_bitmapscan = off")
     for query in (look_ahead(), find_due(500)):
-        plan = db.execute(f"explain (analyze, buffers, format json) {query.statement.sql('rota')}", query.params)  # type: ignore[arg-type]
-        (told,) = plan.fetchone() or ([],)
-        assert told[0]["Plan"]["Shared Hit Blocks"] + told[0]["Plan"]["Shared Read Blocks"] < 60
+        assert pages(db, query) < 60

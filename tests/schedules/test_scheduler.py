@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -14,7 +14,8 @@ from tests.schedules.rows import Db, add, now, row, runs, waiting
 
 from rota import Discard
 from rota.facts import ScheduleBroken, ScheduleMissed, ScheduleSkipped
-from rota.schedules.due import find_due, fire, release
+from rota.schedules.due import conclude, find_due, fire
+from rota.schedules.every import Delay
 from rota.schedules.plan import make_plan
 from rota.testing import TestRota, until
 
@@ -183,6 +184,26 @@ async def test_a_pause_begins_when_the_run_has_ended(rota_app: TestRota, noop: A
     assert await rota_app.drain() == 1
 
 
+@pytest.mark.parametrize("session_zone", ["UTC", "Europe/Berlin", "Pacific/Apia"])
+@pytest.mark.parametrize("every", ["1 day", "24h", "2w", "1 month", "1 year", "90s", "25h 1ms"])
+def test_a_pause_is_as_long_in_the_database_as_it_is_in_words(
+    rota_app: TestRota, noop: Any, db: Db, every: str, session_zone: str
+) -> None:
+    """Elapsed time, and months of UTC: whatever clocks do, and whatever zone the session has, as behind a pooler."""
+    rota_app.schedules.put_sync("feed", task="noop", every=every, counted_from="end", tz="Europe/Berlin")
+    db.execute("select set_config('timezone', %s, false)", [session_zone])
+    for end in (datetime(2026, month, day, 1, 30, tzinfo=UTC) for month, day in ((3, 28), (10, 24), (1, 31), (2, 27))):
+        db.execute("update rota.schedules set next_slot = null, next_at = null")
+        db.execute(
+            "insert into rota.schedule_ends (schedule, job_id, outcome, ended_at) values ('feed', 1, 'succeeded', %s)",
+            [end],
+        )
+        ask(db, conclude(10))
+
+        (next_at,) = row(db, "feed", "next_at")
+        assert next_at.astimezone(UTC) == Delay(every, "Europe/Berlin").next(end)
+
+
 async def test_a_child_runs_once_for_each_success_of_its_parent(rota_app: TestRota, noop: Any, db: Db) -> None:
     """Two successes while the child is at work are two more runs of it."""
     ran: list[str] = []
@@ -329,7 +350,7 @@ async def test_a_backfill_does_not_make_what_is_due_be_left_out(rota_app: TestRo
     rota_app.advance("31s")
     for _ in range(3):
         ask(db, fire([make_plan(due, lambda _: None) for due in ask(db, find_due(10))]))
-        ask(db, release(10))
+        ask(db, conclude(10))
         rota_app.advance("1m")
 
     await rota_app.drain()

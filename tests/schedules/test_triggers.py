@@ -13,7 +13,7 @@ import pytest
 from tests.schedules.rows import now
 
 from rota import ConfigurationError, InvalidArguments, Rota
-from rota.testing import TestRota
+from rota.testing import TestRota, until_sync
 
 
 @pytest.fixture
@@ -54,6 +54,30 @@ def test_a_trigger_that_is_queued_already_is_not_doubled(app: TestRota) -> None:
 
     assert len({job.id for job in jobs}) == 1
     assert sum(not job.existing for job in jobs) == 1
+
+
+def test_a_trigger_is_not_doubled_by_one_that_began_before_it_and_had_to_wait(
+    app: TestRota, db: psycopg.Connection[Any], direct_database: str
+) -> None:
+    app.schedules.put_sync("s", task="tick", cron="0 0 1 1 *")
+    with (
+        psycopg.connect(direct_database, autocommit=True) as gate,
+        psycopg.connect(direct_database, autocommit=True) as slow,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        gate.execute("select pg_advisory_lock(7)")
+        late = thread.submit(
+            slow.execute,
+            "do $$ begin perform pg_advisory_lock(7); perform rota.trigger_schedule('s'); end $$",
+        )
+        until_sync(
+            lambda: gate.execute("select from pg_locks where locktype = 'advisory' and not granted").rowcount == 1
+        )
+        job = app.schedules.trigger_sync("s")
+        gate.execute("select pg_advisory_unlock(7)")
+        late.result(timeout=20)
+
+    assert db.execute("select id from rota.jobs").fetchall() == [(job.id,)]
 
 
 def test_a_trigger_lays_its_arguments_over_those_of_the_schedule(app: TestRota) -> None:

@@ -28,6 +28,7 @@ from rota.postgres.query import identifier
 from rota.runtime.demo.crew import APP
 from rota.runtime.demo.events import Event, Events
 from rota.runtime.demo.ledger import Ledger
+from rota.runtime.demo.slots import SCHEDULE, Slots
 from rota.runtime.demo.takeover import Takeover
 from rota.runtime.demo.tour import Snapshot, Tour
 
@@ -64,9 +65,10 @@ if __name__ == "__main__":
 @click.option("--dsn", help="Use this database. [default: an embedded one, thrown away afterwards]")
 @click.option("--schema", default="rota_demo", show_default=True, help="Schema of the demo's tables.")
 def demo(seconds: float | None, workers: int, as_json: bool, dsn: str | None, schema: str) -> None:
-    """Watch several worker processes share jobs, lose one of them to kill -9, and lose no job.
+    """Watch several worker processes share jobs and a schedule, lose one of them to kill -9, and lose neither job nor slot.
 
-    Ends by itself after --seconds, else with Q or Ctrl-C. The exit code is 0 if every job that was enqueued is accounted for.
+    Ends by itself after --seconds, else with Q or Ctrl-C. The exit code is 0 if every job that was enqueued is accounted for,
+    and every slot of the schedule has had one run.
     """
     if seconds is None and not sys.stdout.isatty():
         seconds = SECONDS
@@ -75,23 +77,23 @@ def demo(seconds: float | None, workers: int, as_json: bool, dsn: str | None, sc
 
 async def _demo(seconds: float | None, workers: int, as_json: bool, dsn: str | None, schema: str) -> int:
     stop = _Stop()
-    ledger, takeovers = Ledger(enqueued=0), list[Takeover]()
+    ledger, takeovers, slots = Ledger(enqueued=0), list[Takeover](), Slots()
     async with _database(dsn) as (address, place), find_app(APP, address, schema) as app:
         began = time.monotonic()
         await app.migrate()
         say(f"✓ schema {schema} ({(time.monotonic() - began) * 1000:.0f} ms)")
         if not stop.is_set():
-            ledger, takeovers = await _tour(app, stop, place, workers, seconds)
+            ledger, takeovers, slots = await _tour(app, stop, place, workers, seconds)
     if as_json:
-        print_json(_account(ledger, takeovers))
+        print_json(_account(ledger, takeovers, slots))
     else:
-        _conclude(ledger, takeovers, dsn, schema)
-    return ledger.exit_code
+        _conclude(ledger, takeovers, slots, dsn, schema)
+    return ledger.exit_code or int(not slots.each_once)
 
 
 async def _tour(
     app: Rota, stop: _Stop, place: str, workers: int, seconds: float | None
-) -> tuple[Ledger, list[Takeover]]:
+) -> tuple[Ledger, list[Takeover], Slots]:
     events = Events(_say_own if seconds is not None else lambda event: None)
     tour = Tour(app, workers, events)
     stop.on_repeat(tour.hurry)
@@ -104,7 +106,7 @@ async def _tour(
         say("stopping the workers")
     finally:
         ledger = await tour.close()
-    return ledger, tour.takeovers
+    return ledger, tour.takeovers, tour.slots
 
 
 class _Stop:
@@ -177,7 +179,7 @@ def _line(passed: float, seen: Snapshot) -> str:
         return f"{passed:4.0f} s  the database does not answer"
     counts = seen.counts or {}
     states = "  ".join(f"{state} {counts.get(state, 0):,}" for state in ("queued", "running", "succeeded", "dead"))
-    return f"{passed:4.0f} s  {_workers(seen.live)}  {seen.rate:5.1f} jobs/s  {states}"
+    return f"{passed:4.0f} s  {_workers(seen.live)}  {seen.rate:5.1f} jobs/s  {states}  {seen.slots}"
 
 
 def _workers(count: int) -> str:
@@ -219,10 +221,11 @@ async def _on_screen(tour: Tour, events: Events, stop: _Stop, place: str) -> Non
             await stop.wait(REFRESH)
 
 
-def _account(ledger: Ledger, takeovers: list[Takeover]) -> dict[str, Any]:
+def _account(ledger: Ledger, takeovers: list[Takeover], slots: Slots) -> dict[str, Any]:
     return {
         **asdict(ledger),
         "adds_up": ledger.adds_up,
+        "slots": {**asdict(slots), "each_once": slots.each_once},
         "takeovers": [
             {
                 "worker": takeover.worker,
@@ -236,15 +239,19 @@ def _account(ledger: Ledger, takeovers: list[Takeover]) -> dict[str, Any]:
     }
 
 
-def _conclude(ledger: Ledger, takeovers: list[Takeover], dsn: str | None, schema: str) -> None:
+def _conclude(ledger: Ledger, takeovers: list[Takeover], slots: Slots, dsn: str | None, schema: str) -> None:
     for takeover in takeovers:
         say(f"kill -9: {takeover}")
+    say(f"{SCHEDULE}, every second: {slots}")
     click.echo(str(ledger))
     if not ledger.adds_up:
-        missing = ledger.before + ledger.enqueued - ledger.counted
+        missing = ledger.expected - ledger.counted
         say(f"This does not add up: {abs(missing):,} jobs {'are missing' if missing > 0 else 'are too many'}.")
         return
     say("Every job that was enqueued is accounted for.")
+    if not slots.each_once:
+        say("Not every slot of the schedule has had one run.")
+        return
     say("\nThe code behind it, say in tasks.py:\n")
     Console(stderr=True).print(Syntax(CODE, "python", background_color="default"))
     say("Run it with `rota dev tasks.py`: a database, a worker, and a reload when you save;")

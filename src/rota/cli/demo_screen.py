@@ -13,6 +13,7 @@ from rich.text import Text
 
 from rota.jobs.inspect import STATES
 from rota.runtime.demo.events import Event
+from rota.runtime.demo.slots import SCHEDULE
 from rota.runtime.demo.takeover import Takeover
 from rota.runtime.demo.tour import Snapshot, WorkerView
 
@@ -21,7 +22,7 @@ __all__ = ["Frame", "render"]
 BARS = " ▁▂▃▄▅▆▇█"
 RATE_COLUMNS = 32
 WORKERS_SHOWN = 7
-ROWS_WITHOUT_EVENTS = 13  # borders, a heading, two lines of numbers, three of the takeover, the keys, space between
+ROWS_WITHOUT_EVENTS = 14  # borders, a heading, three lines of numbers, three of the takeover, the keys, space between
 
 _COLOURS = {
     "live": "green",
@@ -60,6 +61,7 @@ def render(frame: Frame) -> RenderableType:
             Text(),
             _rate(frame.snapshot, frame.rates),
             _counts(frame.snapshot),
+            _slots(frame.snapshot),
             *_takeover(frame.takeover),
             Text(),
             _events(frame.events[-room:], room),
@@ -93,7 +95,7 @@ def _workers(workers: Sequence[WorkerView]) -> Table:
         table.add_row(
             worker.name,
             str(worker.pid),
-            f"[{colour}]{worker.state}[/]",
+            f"[{colour}]{worker.state}[/]{', leads' if worker.leads else ''}",
             f"{worker.running}",
             f"{worker.done:,}",
             Text("■" * min(worker.running, 24), style="red" if worker.state.startswith("killed") else "cyan"),
@@ -119,6 +121,11 @@ def _counts(snapshot: Snapshot) -> Text:
             line.append(f"{state} ")
             line.append(f"{count:,}", style=f"bold {_COLOURS.get(state, '')}".strip())
     return line
+
+
+def _slots(snapshot: Snapshot) -> Text:
+    style = "bold green" if snapshot.slots.each_once else "bold red"
+    return Text.assemble((f"{SCHEDULE}, every second: ", ""), (str(snapshot.slots), style))
 
 
 def _takeover(takeover: Takeover | None) -> list[RenderableType]:

@@ -27,12 +27,11 @@ __all__ = [
     "find_due",
     "find_unknown_tasks",
     "fire",
-    "forget_stray_slots",
     "look_ahead",
     "mark_broken",
     "prune_slots",
-    "release",
     "resume_pauses",
+    "walk_waiting",
 ]
 
 
@@ -148,11 +147,10 @@ def fire(plans: Sequence[Plan]) -> Query[list[Fired]]:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """When the next schedule is due, in seconds, and whether anything else waits for the scheduler."""
+    """When the next schedule is due, in seconds, and whether anything has ended."""
 
     due_in: float | None
     ends: bool
-    waiting: bool
     now: datetime
 
 
@@ -170,7 +168,6 @@ LOOK_AHEAD = statement(
             limit 1
         ),
         exists (select from {schema}.schedule_ends),
-        exists (select from {schema}.slots where job_id is null),
         {schema}.now()
     """,
 )
@@ -185,16 +182,11 @@ CONCLUDE = statement("conclude_schedules", "select {schema}.conclude_schedules(%
 
 
 def conclude(most: int) -> Query[int]:
-    """Draw conclusions from runs that ended: children that follow, pauses that begin; returns how many were looked at."""
+    """Draw conclusions from runs that ended: children that follow, pauses that begin, runs whose turn it is.
+
+    Returns how many were looked at.
+    """
     return CONCLUDE.query({"most": most}, read=scalar)
-
-
-RELEASE = statement("release_slots", "select {schema}.release_slots(%(most)s)")
-
-
-def release(most: int) -> Query[int]:
-    """Let runs begin that waited for another to end; returns how many."""
-    return RELEASE.query({"most": most}, read=scalar)
 
 
 PRUNE = statement("prune_slots", "select {schema}.prune_slots(%(most)s)")
@@ -210,8 +202,8 @@ RESUME_PAUSES = statement(
     """
     with resumed as (
         update {schema}.schedules as known
-        set next_slot = {schema}.now() + known.delay,
-            next_at = {schema}.now() + known.delay
+        set next_slot = {schema}.end_of_pause({schema}.now(), known.delay),
+            next_at = {schema}.end_of_pause({schema}.now(), known.delay)
         where known.name = any (array(
             select lost.name
             from {schema}.schedules as lost
@@ -220,7 +212,7 @@ RESUME_PAUSES = statement(
               and lost.paused_at is null
               and lost.problem is null
               and (lost.max_runs is null or lost.runs < lost.max_runs)
-              and (lost.end_at is null or {schema}.now() + lost.delay < lost.end_at)
+              and (lost.end_at is null or {schema}.end_of_pause({schema}.now(), lost.delay) < lost.end_at)
               and not {schema}.is_under_way(lost.name)
               and not exists (select from {schema}.slots as waits where waits.schedule = lost.name and waits.job_id is null)
               and not exists (select from {schema}.schedule_ends as ended where ended.schedule = lost.name)
@@ -239,23 +231,62 @@ def resume_pauses() -> Query[int]:
     return RESUME_PAUSES.query(read=scalar)
 
 
-FORGET_STRAYS = statement(
-    "forget_stray_slots",
+WALK_WAITING = statement(
+    "walk_waiting",
     """
-    with gone as (
+    with recursive waiting as (
+        -- from one schedule that waits to the next, however much waits in each
+        (
+            select slot.schedule
+            from {schema}.slots as slot
+            where slot.job_id is null
+              and slot.schedule > %(after)s::text
+            order by slot.schedule
+            limit 1
+        )
+        union all
+        select next.schedule
+        from waiting
+        cross join lateral (
+            select slot.schedule
+            from {schema}.slots as slot
+            where slot.job_id is null
+              and slot.schedule > waiting.schedule
+            order by slot.schedule
+            limit 1
+        ) as next
+    ), walked as materialized (
+        select waiting.schedule from waiting limit %(most)s
+    ), asked as (
+        insert into {schema}.schedule_ends (schedule, outcome)
+        select walked.schedule, 'none'
+        from walked
+        join {schema}.schedules as known on known.name = walked.schedule
+        where known.paused_at is null
+          and (known.overlap = 'allow' or not {schema}.is_under_way(walked.schedule))
+        returning schedule
+    ), gone as (
         delete from {schema}.slots as slot
-        where slot.job_id is null
-          and not exists (select from {schema}.schedules as known where known.name = slot.schedule)
-        returning slot.id
+        using walked
+        where slot.schedule = walked.schedule
+          and slot.job_id is null
+          and not exists (select from {schema}.schedules as known where known.name = walked.schedule)
     )
-    select count(*) from gone
+    select
+        case when count(*) = %(most)s then max(walked.schedule) else '' end,
+        exists (select from asked)
+    from walked
     """,
 )
 
 
-def forget_stray_slots() -> Query[int]:
-    """Forget runs that wait for schedules which are gone; returns how many."""
-    return FORGET_STRAYS.query(read=scalar)
+def walk_waiting(after: str, most: int) -> Query[tuple[str, bool]]:
+    """Look for runs that wait and need not, as the one before left no trace of its end; forget those of schedules that are gone.
+
+    Looks at so many schedules behind this one. Returns the last of them, or nothing if it was the last of all, and whether
+    something is to begin.
+    """
+    return WALK_WAITING.query({"after": after, "most": most}, read=lambda rows: (rows[0][0], rows[0][1]))
 
 
 FIND_UNKNOWN = statement(

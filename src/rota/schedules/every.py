@@ -3,7 +3,7 @@
 Slot k is the anchor and k intervals, computed at once and not slot by slot, so nothing adds up over time: neither the
 lateness of runs nor rounding. What is no whole number of days is elapsed time. Whole days, weeks, months and years,
 however they are written, are the wall clock's: the same local time each time, whatever the zone's clock does in between.
-(In UTC, the default, a day is 24 hours either way.)
+(In UTC, the default, a day is 24 hours either way.) A pause after a run hangs on no wall time, and is elapsed time throughout.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TEXT = re.compile(rf"\s*(?:{_PART.pattern}\s*)+")
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Either a number of months, or a length of time: whole days of it are the wall clock's."""
+    """Either a number of months, or a length of time: in a pace, whole days of it are the wall clock's."""
 
     months: int = 0
     length: timedelta = timedelta()
@@ -184,7 +184,11 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """One slot an interval after the last run has ended: `after` is that end. There is no grid, and so nothing to miss."""
+    """One slot an interval after the last run has ended: `after` is that end. There is no grid, and so nothing to miss.
+
+    It is elapsed time: a day is 24 hours, whatever the clocks of `tz` do meanwhile, and months are those of UTC. What ends
+    a pause in fact is `end_of_pause` in the database, which says the same.
+    """
 
     interval: Duration | Interval
     tz: str = "UTC"
@@ -195,7 +199,7 @@ class Delay:
 
     def next(self, after: datetime) -> datetime | None:
         """The slot an interval after this instant, in UTC."""
-        return Every(self.interval, after, self.tz).next(after)
+        return Every(self.interval, after).next(after)
 
     def count(self, after: datetime, upto: datetime) -> int:
         """One, if the interval is over by then."""

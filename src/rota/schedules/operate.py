@@ -208,7 +208,9 @@ PUT_SLOTS = statement(
         from unnest(%(slots)s::timestamptz[]) as slot(at)
         -- what has run, or is to, does not run again
         on conflict (schedule, slot_at) where cause in ('due', 'backfill') do nothing
-        returning id
+        returning schedule
+    ), told as (
+        insert into {schema}.schedule_ends (schedule, outcome) select distinct put.schedule, 'none' from put
     )
     select count(*) from put
     """,

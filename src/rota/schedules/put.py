@@ -80,7 +80,7 @@ def put_schedules(
     locked: list[LockedName] = yield lock_rows(names, prune_prefix)
     put = yield from write(definitions, {}, actor=actor, codec=codec)
     kept = set(names)
-    surplus = [each.name for each in locked if each.has_prefix and not each.is_declared and each.name not in kept]
+    surplus = [each.name for each in locked if not each.is_declared and each.name not in kept]
     deleted: list[str] = (yield delete_rows(surplus)) if surplus else []
     put = SchedulesPut(put.added, put.changed, put.unchanged, tuple(deleted))
     if put:

@@ -43,12 +43,11 @@ from rota.schedules.due import (
     find_due,
     find_unknown_tasks,
     fire,
-    forget_stray_slots,
     look_ahead,
     mark_broken,
     prune_slots,
-    release,
     resume_pauses,
+    walk_waiting,
 )
 from rota.schedules.plan import make_plan
 
@@ -68,6 +67,9 @@ _LOCKED_SECONDS = 0.25
 # Slots that one statement gives out, about.
 _BATCH_SLOTS = 5000
 _PRUNED = 5000
+# Schedules with runs that wait, looked at in one go: some 50 ms, as slots come due meanwhile.
+_WALKED = 5000
+_TIDY_MORE_SECONDS = 1.0
 
 # The plans of these statements are known; see those of the worker.
 _PLANNING = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off"}
@@ -103,6 +105,7 @@ class Scheduler:
         self._checked: dict[str, int] = {}
         self._asked: dict[str, float] = {}
         self._tidy_at = 0.0
+        self._walked = ""
         self._until: datetime | None = None
 
     def wake(self) -> None:
@@ -139,9 +142,12 @@ class Scheduler:
                     self._facts.emit(DatabaseBack("schedules"))
                 away = False
                 pause = _POLL_SECONDS if self._hears() else _POLL_DEAF_SECONDS
+                pause = min(pause, max(0.0, self._tidy_at - boottime()))
                 if horizon.due_in is not None:
                     # what is due and could not be given out is locked by someone
                     pause = min(pause, max(_LOCKED_SECONDS if horizon.due_in <= 0 else 0.0, horizon.due_in))
+                if horizon.ends:  # and so is what has ended and was not taken
+                    pause = min(pause, _LOCKED_SECONDS)
                 await self._sleep(pause)
         finally:
             await session.close()
@@ -153,9 +159,13 @@ class Scheduler:
         """
         while True:
             try:
+                if self._until is None:  # where nobody ever leads, nobody tidies
+                    walked, _ = await self._database.run(walk_waiting("", _WALKED))
+                    while walked:
+                        walked, _ = await self._database.run(walk_waiting(walked, _WALKED))
                 horizon = await self._database.run(look_ahead())
                 self._until = self._until or horizon.now
-                if not horizon.ends and not horizon.waiting and (horizon.due_in is None or horizon.due_in > 0):
+                if not horizon.ends and (horizon.due_in is None or horizon.due_in > 0):
                     return
                 session = self._session()
                 try:
@@ -183,8 +193,6 @@ class Scheduler:
                 done += await self._give_out(session)
             if horizon.ends:
                 done += await session.run(conclude(2 * _BATCH))
-            if horizon.waiting or done:
-                done += await session.run(release(_BATCH))
             if not done:
                 return horizon
 
@@ -273,11 +281,14 @@ class Scheduler:
         self._checked[due.name] = due.revision
 
     async def _tidy(self, session: Session) -> None:
-        """Now and then: forget old runs, and start pauses anew whose run left no trace of its end."""
+        """Now and then: forget old runs, and go on where a run left no trace of its end."""
         if boottime() < self._tidy_at:
             return
-        await session.run(resume_pauses())
-        await session.run(forget_stray_slots())
+        if not self._walked:
+            await session.run(resume_pauses())
+        self._walked, asked = await session.run(walk_waiting(self._walked, _WALKED))
+        if asked:
+            self.wake()
         # a batch at a time, as slots come due meanwhile
-        more = await session.run(prune_slots(_PRUNED)) == _PRUNED
-        self._tidy_at = boottime() + (1.0 if more else _TIDY_SECONDS * random.uniform(0.8, 1.2))
+        more = await session.run(prune_slots(_PRUNED)) == _PRUNED or self._walked
+        self._tidy_at = boottime() + (_TIDY_MORE_SECONDS if more else _TIDY_SECONDS * random.uniform(0.8, 1.2))

@@ -78,10 +78,10 @@ class Schedules:
         """Add the schedule, or have the one of this name say this from now on, and return it.
 
         `task` is one, or its name, and `args` what each run is called with. When: one of `cron`, `every` (with
-        `counted_from="end"`: that long after a run has ended), `at`, `after` (names of schedules) and `on` (an event); with
-        none it runs when it is triggered. What says the same as before changes nothing. A change takes effect without losing
-        or doubling a slot, and leaves a paused schedule paused. Raises ConfigurationError or InvalidArguments, with the field
-        and the reason, before anything is stored.
+        `counted_from="end"`: that long after a run has ended, in elapsed time), `at`, `after` (names of schedules) and `on`
+        (an event); with none it runs when it is triggered. What says the same as before changes nothing. A change takes
+        effect without losing or doubling a slot, and leaves a paused schedule paused. Raises ConfigurationError or
+        InvalidArguments, with the field and the reason, before anything is stored.
         """
         definition = define(name, task, args, options, self._tasks)
         return await self._database.run_steps(self._putting(definition, by), dry_run=dry_run)

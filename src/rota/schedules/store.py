@@ -19,6 +19,7 @@ from rota.schedules.misfire import Misfire
 __all__ = [
     "LockedName",
     "StoredSchedule",
+    "beyond",
     "delete_rows",
     "live_digests",
     "lock_definitions",
@@ -89,10 +90,21 @@ def lock_definitions(schema: str) -> Query[None]:
 LOCK_ROWS = statement(
     "lock_schedules",
     """
-    select known.name, known.digest is not null, %(prefix)s::text is not null and starts_with(known.name, %(prefix)s)
+    select known.name, known.digest is not null
     from {schema}.schedules as known
     where known.name = any (%(names)s::text[])
-       or (%(prefix)s::text is not null and starts_with(known.name, %(prefix)s))
+    order by known.name
+    for update
+    """,
+)
+LOCK_PREFIX = statement(
+    "lock_schedules_with_prefix",
+    """
+    select known.name, known.digest is not null
+    from {schema}.schedules as known
+    where known.name = any (%(names)s::text[] || array(
+        select fits.name from {schema}.schedules as fits where fits.name >= %(prefix)s and fits.name < %(beyond)s
+    ))
     order by known.name
     for update
     """,
@@ -102,14 +114,27 @@ LOCK_ROWS = statement(
 class LockedName(NamedTuple):
     name: str
     is_declared: bool
-    has_prefix: bool
 
 
 def lock_rows(names: Sequence[str], prefix: str | None = None) -> Query[list[LockedName]]:
     """Lock these, and all with this prefix; returns those there are. What is read afterwards stays as it is."""
-    return LOCK_ROWS.query(
-        {"names": list(names), "prefix": prefix}, read=lambda rows: [LockedName._make(row) for row in rows]
-    )
+
+    def read(rows: Sequence[Row]) -> list[LockedName]:
+        return [LockedName._make(row) for row in rows]
+
+    if prefix is None:
+        return LOCK_ROWS.query({"names": list(names)}, read=read)
+    return LOCK_PREFIX.query({"names": list(names), "prefix": prefix, "beyond": beyond(prefix)}, read=read)
+
+
+def beyond(prefix: str) -> str:
+    """The first text that comes after all with this prefix, in the order of the names of schedules: by code point."""
+    last = chr(0x10FFFF)
+    stem = prefix.rstrip(last)
+    if not stem:
+        return last * 201  # longer than any name
+    # surrogates stand for nothing
+    return stem[:-1] + chr(0xE000 if stem[-1] == "\ud7ff" else ord(stem[-1]) + 1)
 
 
 READ_ROWS = statement(
@@ -126,7 +151,7 @@ READ_ROWS = statement(
             select edge.parent
             from {schema}.schedule_parents as edge
             where edge.child = known.name
-            order by edge.parent collate "C"
+            order by edge.parent
         ),
         exists (select from {schema}.jobs as live where live.schedule = known.name)
             or exists (select from {schema}.slots as waits where waits.schedule = known.name and waits.job_id is null),

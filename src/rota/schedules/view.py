@@ -13,6 +13,7 @@ from rota.jobs.job import JobId, Owner
 from rota.jobs.redact import shown_args
 from rota.postgres.query import Query, Row, statement
 from rota.schedules.definition import timing_of
+from rota.schedules.store import beyond
 
 __all__ = ["STATES", "Schedule", "get_schedule", "list_schedules"]
 
@@ -134,7 +135,7 @@ _COLUMNS = """
                         limit __most__
                     ) as unused
                 )
-            ) order by edge.parent collate "C")
+            ) order by edge.parent)
             from {schema}.schedule_parents as edge
             left join lateral (
                 select known.failures, (__state__) as state
@@ -156,18 +157,18 @@ def get_schedule(name: str, app: Owner | None) -> Query[Schedule | None]:
     return GET.query({"name": name}, read=lambda rows: _schedule(rows[0], app) if rows else None)
 
 
-LIST = statement(
-    "list_schedules",
-    _COLUMNS
-    + """
-        where (%(prefix)s::text is null or starts_with(known.name, %(prefix)s))
-          and (%(after)s::text is null or known.name > %(after)s)
+_PAGE = """
+          and known.name > %(after)s
           and (%(state)s::text is null or (__state__) = %(state)s)
         order by known.name
         limit %(limit)s
     ) as known
     order by known.name
-    """.replace("__state__", _STATE),
+""".replace("__state__", _STATE)
+
+LIST = statement("list_schedules", _COLUMNS + "where true" + _PAGE)
+LIST_PREFIX = statement(
+    "list_schedules_with_prefix", _COLUMNS + "where known.name >= %(prefix)s and known.name < %(beyond)s" + _PAGE
 )
 
 
@@ -184,8 +185,14 @@ def list_schedules(
     for what, text in (("prefix", prefix), ("after", after)):
         if text is not None and not isinstance(text, str):
             raise ConfigurationError(f"{what} cannot be {text!r}: it is text, or None.")
-    params = {"prefix": prefix, "state": state, "limit": limit, "after": after}
-    return LIST.query(params, read=lambda rows: [_schedule(row, app) for row in rows])
+    params = {"state": state, "limit": limit, "after": after or ""}
+
+    def read(rows: Sequence[Row]) -> list[Schedule]:
+        return [_schedule(row, app) for row in rows]
+
+    if not prefix:
+        return LIST.query(params, read=read)
+    return LIST_PREFIX.query({**params, "prefix": prefix, "beyond": beyond(prefix)}, read=read)
 
 
 def _schedule(row: Row, app: Owner | None) -> Schedule:

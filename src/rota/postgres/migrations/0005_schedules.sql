@@ -2,17 +2,18 @@
 -- Schedules: what is to run when, the slots that were given out, and what became of them.
 
 alter table {schema}.jobs
-    -- the schedule that put it, and for which moment
-    add column schedule text,
+    -- the schedule that put it, and for which moment. Names of schedules are sorted by code point, whatever the database's
+    -- language, so that those with a prefix stand together
+    add column schedule text collate "C",
     add column slot_at timestamptz;
 
 create index jobs_schedule on {schema}.jobs (schedule) where schedule is not null;
 
-alter table {schema}.history add column schedule text, add column slot_at timestamptz;
-alter table {schema}.dead add column schedule text, add column slot_at timestamptz;
+alter table {schema}.history add column schedule text collate "C", add column slot_at timestamptz;
+alter table {schema}.dead add column schedule text collate "C", add column slot_at timestamptz;
 
 create table {schema}.schedules (
-    name text primary key check (length(name) between 1 and 200),
+    name text collate "C" primary key check (length(name) between 1 and 200),
     -- what each of its jobs gets
     task text not null check (length(task) between 1 and 500),
     args jsonb not null default '{}' check (jsonb_typeof(args) = 'object'),
@@ -93,17 +94,17 @@ create index schedules_event on {schema}.schedules (event) where event is not nu
 create index schedules_delay on {schema}.schedules (name) where kind = 'delay' and next_at is null;
 
 create table {schema}.schedule_parents (
-    child text not null references {schema}.schedules on delete cascade,
+    child text collate "C" not null references {schema}.schedules on delete cascade,
     -- may be gone: the child then waits, and says so
-    parent text not null check (parent <> child),
+    parent text collate "C" not null check (parent <> child),
     primary key (child, parent)
 );
 create index schedule_parents_parent on {schema}.schedule_parents (parent);
 
 -- Successes that a child with several parents has not used yet: it runs when each of them has one.
 create table {schema}.schedule_feed (
-    child text not null references {schema}.schedules on delete cascade,
-    parent text not null,
+    child text collate "C" not null references {schema}.schedules on delete cascade,
+    parent text collate "C" not null,
     job_id bigint not null,
     slot_at timestamptz not null,
     primary key (child, parent, job_id)
@@ -112,7 +113,7 @@ create table {schema}.schedule_feed (
 -- The runs that were given out. One run per slot: the unique index is the truth, whoever leads.
 create table {schema}.slots (
     id bigint generated always as identity primary key,
-    schedule text not null,
+    schedule text collate "C" not null,
     slot_at timestamptz not null,
     cause text not null check (cause in ('due', 'backfill', 'trigger', 'after', 'event', 'activated')),
     -- null while it waits for the run before it
@@ -132,11 +133,14 @@ create index slots_schedule on {schema}.slots (schedule, id);
 -- every settle had to lock would make them wait for each other, in circles too.
 create table {schema}.schedule_ends (
     id bigint generated always as identity primary key,
-    schedule text not null,
-    job_id bigint not null,
+    schedule text collate "C" not null,
+    job_id bigint,
     slot_at timestamptz,
-    outcome text not null check (outcome in ('succeeded', 'cancelled', 'dead')),
-    ended_at timestamptz not null default {schema}.now()
+    -- none: no run ended, yet one that waits may begin. Whoever lets a slot wait that no run is in the way of says so here,
+    -- as those that wait are looked for only now and then
+    outcome text not null check (outcome in ('succeeded', 'cancelled', 'dead', 'none')),
+    ended_at timestamptz not null default {schema}.now(),
+    check ((outcome = 'none') = (job_id is null))
 );
 
 create function {schema}.note_schedule_end() returns trigger
@@ -167,6 +171,24 @@ create trigger schedule_dead after insert on {schema}.dead
     for each row when (new.schedule is not null)
     execute function {schema}.note_schedule_end('dead');
 
+-- Runs that waited since before a pause, or since they had to be apart, may begin.
+create function {schema}.note_schedule_freed() returns trigger
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $note_schedule_freed$
+begin
+    insert into {schema}.schedule_ends (schedule, outcome) values (new.name, 'none');
+    return null;
+end
+$note_schedule_freed$;
+
+create trigger schedule_freed after update of paused_at, overlap on {schema}.schedules
+    for each row when (
+        (old.paused_at is not null and new.paused_at is null)
+        or (old.overlap <> 'allow' and new.overlap = 'allow')
+    )
+    execute function {schema}.note_schedule_freed();
+
 -- Whether a run of a schedule is under way: one that someone wants later is not.
 create function {schema}.is_under_way(name text) returns boolean
     language sql stable
@@ -176,6 +198,11 @@ create function {schema}.is_under_way(name text) returns boolean
         where live.schedule = is_under_way.name
           and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= {schema}.now())
     );
+
+-- When a pause is over: elapsed time, and months by the calendar of UTC, whatever the session's time zone.
+create function {schema}.end_of_pause(begin_at timestamptz, delay interval) returns timestamptz
+    language sql immutable
+    return (begin_at at time zone 'UTC' + delay) at time zone 'UTC';
 
 -- Gives these slots a job each and wakes the workers; whoever calls it has locked their schedules.
 create function {schema}.put_slots(ids bigint[]) returns void
@@ -357,67 +384,43 @@ begin
 end
 $fire$;
 
--- Lets waiting runs begin whose turn has come; returns how many.
-create function {schema}.release_slots(most integer) returns integer
+-- Lets waiting runs of these schedules begin whose turn has come, so many; whoever calls it has locked them.
+create function {schema}.release_slots(names text[], most integer) returns void
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $release_slots$
 declare
-    taken text[];
     given bigint[];
+    behind text[];
 begin
-    select array_agg(locked.name) into taken
+    select
+        array_agg(waiting.id) filter (where waiting.turn <= most),
+        array_agg(distinct waiting.name) filter (where waiting.turn > most)
+    into given, behind
     from (
-        select known.name
-        from {schema}.schedules as known
-        where known.name = any (array(
-            -- from one schedule that waits to the next, however much waits in each
-            with recursive waiting as (
-                (select slot.schedule from {schema}.slots as slot where slot.job_id is null order by slot.schedule limit 1)
-                union all
-                select next.schedule
-                from waiting
-                cross join lateral (
-                    select slot.schedule
-                    from {schema}.slots as slot
-                    where slot.job_id is null
-                      and slot.schedule > waiting.schedule
-                    order by slot.schedule
-                    limit 1
-                ) as next
-            )
-            select waiting.schedule
-            from waiting
-            join {schema}.schedules as known on known.name = waiting.schedule
-            where known.paused_at is null
-              and (known.overlap = 'allow' or not {schema}.is_under_way(waiting.schedule))
-            limit most
-        ))
-        order by known.name
-        for no key update of known skip locked
-    ) as locked;
-
-    select array_agg(slot.id) into given
-    from unnest(taken) as ours(name)
-    join {schema}.schedules as known on known.name = ours.name
-    cross join lateral (
-        select waits.id
-        from {schema}.slots as waits
-        where waits.schedule = known.name
-          and waits.job_id is null
-          -- asked again, now that nobody else can put one
-          and (known.overlap = 'allow' or not {schema}.is_under_way(known.name))
-        order by waits.slot_at, waits.id
-        limit case when known.overlap = 'allow' then most else 1 end
-    ) as slot;
+        select known.name, slot.id, row_number() over (order by slot.slot_at, slot.id) as turn
+        from unnest(names) as ours(name)
+        join {schema}.schedules as known on known.name = ours.name
+        cross join lateral (
+            select waits.id, waits.slot_at
+            from {schema}.slots as waits
+            where waits.schedule = known.name
+              and waits.job_id is null
+              and (known.overlap = 'allow' or not {schema}.is_under_way(known.name))
+            order by waits.slot_at, waits.id
+            limit case when known.overlap = 'allow' then most + 1 else 1 end
+        ) as slot
+        where known.paused_at is null
+    ) as waiting;
     if given is not null then
         perform {schema}.put_slots(given);
     end if;
-    return coalesce(cardinality(given), 0);
+    insert into {schema}.schedule_ends (schedule, outcome) select later.name, 'none' from unnest(behind) as later(name);
 end
 $release_slots$;
 
--- Draws conclusions from runs that ended: what their schedules have come to, which children follow, when a pause is over.
+-- Draws conclusions from runs that ended: what their schedules have come to, which children follow, when a pause is over, and
+-- which of the runs that wait may begin.
 -- Returns how many it has taken. What concerns a row that someone has locked is left for later, so that nobody waits for it.
 create function {schema}.conclude_schedules(most integer) returns integer
     language plpgsql volatile
@@ -495,8 +498,8 @@ begin
     set succeeded_at = greatest(known.succeeded_at, told.succeeded_at),
         failed_at = greatest(known.failed_at, told.failed_at),
         failures = case when told.succeeded_at is null then known.failures else 0 end + told.failures,
-        next_slot = case when told.pause_from is null then known.next_slot else told.pause_from + known.delay end,
-        next_at = case when told.pause_from is null then known.next_at else told.pause_from + known.delay end
+        next_slot = case when told.pause_from is null then known.next_slot else {schema}.end_of_pause(told.pause_from, known.delay) end,
+        next_at = case when told.pause_from is null then known.next_at else {schema}.end_of_pause(told.pause_from, known.delay) end
     from (
         select
             ended.schedule,
@@ -508,7 +511,7 @@ begin
                 when known.kind = 'delay'
                  and known.next_at is null
                  and (known.max_runs is null or known.runs < known.max_runs)
-                 and (known.end_at is null or max(ended.ended_at) + known.delay < known.end_at)
+                 and (known.end_at is null or {schema}.end_of_pause(max(ended.ended_at), known.delay) < known.end_at)
                  and not {schema}.is_under_way(ended.schedule)
                 then max(ended.ended_at)
             end as pause_from
@@ -517,6 +520,7 @@ begin
             from jsonb_to_recordset(ends) as told(id bigint, schedule text, outcome text, ended_at timestamptz)
         ) as ended
         join {schema}.schedules as known on known.name = ended.schedule
+        where ended.outcome <> 'none'
         group by ended.schedule, known.kind, known.next_at, known.max_runs, known.runs, known.end_at, known.delay
     ) as told
     where known.name = told.schedule;
@@ -599,6 +603,8 @@ begin
         last_slot = greatest(known.last_slot, told.last_slot)
     from (select put.schedule, count(*) as runs, max(put.slot_at) as last_slot from put group by put.schedule) as told
     where known.name = told.schedule;
+
+    perform {schema}.release_slots(ours, most);
     return jsonb_array_length(ends);
 end
 $conclude_schedules$;
@@ -625,14 +631,18 @@ begin
             message = format('event %L cannot be emitted from SQL: a codec keeps the arguments of those that listen', event),
             hint = 'Emit it from an app that has the codec: app.emit(...).';
     end if;
-    insert into {schema}.slots (schedule, slot_at, cause, args)
-    select listens.name, clock, 'event', coalesce(whole -> listens.name, listens.args || emit.payload)
-    from {schema}.schedules as listens
-    where listens.event = emit.event
-      and listens.paused_at is null
-      and (listens.start_at is null or clock >= listens.start_at)
-      and (listens.end_at is null or clock < listens.end_at)
-      and (whole is null or whole ? listens.name);
+    with put as (
+        insert into {schema}.slots as slot (schedule, slot_at, cause, args)
+        select listens.name, clock, 'event', coalesce(whole -> listens.name, listens.args || emit.payload)
+        from {schema}.schedules as listens
+        where listens.event = emit.event
+          and listens.paused_at is null
+          and (listens.start_at is null or clock >= listens.start_at)
+          and (listens.end_at is null or clock < listens.end_at)
+          and (whole is null or whole ? listens.name)
+        returning slot.schedule
+    )
+    insert into {schema}.schedule_ends (schedule, outcome) select put.schedule, 'none' from put;
     get diagnostics told = row_count;
     if told > 0 then
         perform {schema}.notify('{schedule_channel}', '');
@@ -688,6 +698,7 @@ begin
     end if;
     insert into {schema}.slots (schedule, slot_at, cause, args, parent_job)
     values (activate_schedule.name, ours.slot_at, 'activated', activate_schedule.args, activate_schedule.job);
+    insert into {schema}.schedule_ends (schedule, outcome) values (activate_schedule.name, 'none');
     update {schema}.schedules as child
     set runs = child.runs + 1,
         last_slot = greatest(child.last_slot, ours.slot_at)
@@ -721,8 +732,11 @@ begin
       and job.state in ('queued', 'blocked')
       and job.attempt = 0
       and job.args = coalesce(trigger_schedule.args, known.args)
-      -- asked for at once, it is not one that waits for later
-      and case when trigger_schedule.due_at > clock then job.due_at = trigger_schedule.due_at else job.due_at <= clock end
+      -- asked for at once, it is not one that waits for later; but it may be younger than this statement, which waited for it
+      and case
+          when trigger_schedule.due_at > clock then job.due_at = trigger_schedule.due_at
+          else job.due_at <= greatest(clock, job.created_at)
+      end
     order by job.id
     limit 1;
     existing := found;

@@ -11,11 +11,12 @@ __all__ = ["Ledger"]
 class Ledger:
     """`enqueued` counts the jobs whose enqueueing returned; the rest is counted by the database, at one moment.
 
-    `before` is what the tables held before the demo began. `unanswered` are jobs whose enqueueing ended in a connection
-    error: each of them may be stored or not.
+    `scheduled` are runs of the schedule, which nobody enqueued. `before` is what the tables held before the demo began.
+    `unanswered` are jobs whose enqueueing ended in a connection error: each of them may be stored or not.
     """
 
     enqueued: int
+    scheduled: int = 0
     succeeded: int = 0
     queued: int = 0
     blocked: int = 0
@@ -31,15 +32,19 @@ class Ledger:
 
     @property
     def adds_up(self) -> bool:
-        """Every job we were told is stored is in exactly one state, and there is none besides."""
-        return 0 <= self.counted - self.before - self.enqueued <= self.unanswered
+        """Every job we were told is stored, or given out, is in exactly one state, and there is none besides."""
+        return 0 <= self.counted - self.expected <= self.unanswered
+
+    @property
+    def expected(self) -> int:
+        return self.before + self.enqueued + self.scheduled
 
     @property
     def exit_code(self) -> int:
         return 0 if self.adds_up else 1
 
     def __str__(self) -> str:
-        enqueued = f"enqueued {self.enqueued:,}"
+        enqueued = f"enqueued {self.enqueued:,} + scheduled {self.scheduled:,}"
         if self.before:
             enqueued += f" + {self.before:,} from before"
         states = " + ".join(

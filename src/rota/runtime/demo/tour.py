@@ -7,19 +7,23 @@ import contextlib
 import socket
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from uuid import UUID
 
 from rota.app import Rota
 from rota.errors import DatabaseUnavailable
 from rota.jobs.inspect import database_time, held_by_member, ledger, succeeded_by_member, taken_over_from
+from rota.leases.inspect import list_leaders
 from rota.leases.members import MemberView
 from rota.runtime.demo.crew import Crew, Hand
 from rota.runtime.demo.events import Events
 from rota.runtime.demo.feed import Feeder
 from rota.runtime.demo.ledger import Ledger
+from rota.runtime.demo.slots import SlotBook, Slots
 from rota.runtime.demo.takeover import Takeover
 from rota.runtime.supervisor import describe_exit
+from rota.schedules.scheduler import LEADERSHIP
 
 __all__ = ["Snapshot", "Tour", "WorkerView"]
 
@@ -36,6 +40,7 @@ class WorkerView:
     state: str  # starting, live, suspected, stopping; or how it ended
     running: int
     done: int
+    leads: bool = False  # the schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class Snapshot:
     counts: dict[str, int] | None = None
     enqueued: int = 0
     rate: float = 0.0
+    slots: Slots = field(default_factory=Slots)
     away: bool = False
 
     @property
@@ -66,12 +72,15 @@ class Tour:
         self._seen = Snapshot()
         self._done: deque[tuple[float, int]] = deque()
         self._before = 0
+        self._book = SlotBook(app)
         self._closing = False
         self._hurried = False
         self.takeovers: list[Takeover] = []
+        self.slots = Slots()
 
     async def start(self) -> None:
         """Begin to feed and to work; returns before the workers are up."""
+        await self._book.begin()
         self._before = sum((await self._app.database.run(ledger())).values())
         self._tasks = {asyncio.create_task(self._feeder.run()), asyncio.create_task(self._crew.run())}
 
@@ -83,7 +92,7 @@ class Tour:
         try:
             self._seen = await self._read()
         except DatabaseUnavailable:
-            self._seen = Snapshot(self._seen.workers, self._seen.counts, self._feeder.enqueued, 0.0, away=True)
+            self._seen = replace(self._seen, enqueued=self._feeder.enqueued, rate=0.0, away=True)
         return self._seen
 
     def burst(self) -> None:
@@ -92,7 +101,7 @@ class Tour:
         self._feeder.burst()
 
     def kill_one(self) -> None:
-        """kill -9 the busiest worker and watch others take over."""
+        """kill -9 a busy worker, the one that leads the schedules if it is, and watch others take over."""
         self._shows.add(asyncio.create_task(self._kill_one()))
 
     def stop_one(self) -> None:
@@ -106,8 +115,10 @@ class Tour:
         await _all_ended(self._shows)
         await self._crew.close()
         await _all_ended(self._tasks)
+        self.slots = await self._book.read()
         return Ledger(
             enqueued=self._feeder.enqueued,
+            scheduled=self.slots.runs,
             unanswered=self._feeder.unanswered,
             before=self._before,
             **await self._app.database.run(ledger()),
@@ -123,12 +134,19 @@ class Tour:
         held = await self._app.database.run(held_by_member())
         done = await self._app.database.run(succeeded_by_member())
         counts = await self._app.database.run(ledger())
+        leader = await self._leader()
         return Snapshot(
-            workers=tuple(self._view(hand, members, held, done) for hand in self._crew.hands),
+            workers=tuple(self._view(hand, members, held, done, leader) for hand in self._crew.hands),
             counts=counts,
             enqueued=self._feeder.enqueued,
             rate=self._rate(counts["succeeded"]),
+            slots=await self._book.read(),
         )
+
+    async def _leader(self) -> UUID | None:
+        """The member that gives out slots now."""
+        leaders = await self._app.database.run(list_leaders(LEADERSHIP))
+        return leaders[0].member if leaders else None
 
     async def _know_members(self) -> dict[str, MemberView]:
         """The members by id; tells each of the crew under which identities it is known."""
@@ -139,7 +157,12 @@ class Tour:
         return {str(member.id): member for member in found}
 
     def _view(
-        self, hand: Hand, members: dict[str, MemberView], held: dict[str, int], done: dict[str, int]
+        self,
+        hand: Hand,
+        members: dict[str, MemberView],
+        held: dict[str, int],
+        done: dict[str, int],
+        leader: UUID | None,
     ) -> WorkerView:
         ids = [str(member) for member in hand.members]
         return WorkerView(
@@ -148,6 +171,7 @@ class Tour:
             state=_state(hand, members[ids[-1]].state if ids else None),
             running=sum(held.get(member, 0) for member in ids),
             done=sum(done.get(member, 0) for member in ids),
+            leads=leader in hand.members,
         )
 
     def _rate(self, succeeded: int) -> float:
@@ -161,7 +185,7 @@ class Tour:
     async def _kill_one(self) -> None:
         with contextlib.suppress(DatabaseUnavailable):
             self._feeder.burst()
-            victim, holds = await self._find_busy()
+            victim, holds, leads = await self._find_busy()
             if victim is None:
                 self._events.tell("there is no worker to kill just now")
                 return
@@ -169,22 +193,26 @@ class Tour:
             if self._closing:
                 return
             self._crew.kill(victim)
-            self._events.tell(f"kill -9 {victim.name} (pid {victim.process.pid}), which was running {holds} jobs")
+            led = " and led the schedules" if leads else ""
+            self._events.tell(f"kill -9 {victim.name} (pid {victim.process.pid}), which was running {holds} jobs{led}")
             takeover = await self._watch_takeover(victim, killed_at)
             self.takeovers.append(takeover)
             self._events.tell(str(takeover))
 
-    async def _find_busy(self) -> tuple[Hand | None, int]:
+    async def _find_busy(self) -> tuple[Hand | None, int, bool]:
+        """Whom to kill, how many jobs it holds, and whether it leads the schedules."""
         until = time.monotonic() + BUSY_WITHIN
         while True:
             await self._know_members()
             held = await self._app.database.run(held_by_member())
             holds = {hand: sum(held.get(str(member), 0) for member in hand.members) for hand in self._crew.running}
-            busiest = max(holds, key=holds.__getitem__, default=None)
+            leader = await self._leader()
+            leads = {hand: leader in hand.members for hand in holds}
+            busiest = max(holds, key=lambda hand: (min(holds[hand], BUSY), leads[hand], holds[hand]), default=None)
             if busiest is not None and (holds[busiest] >= BUSY or time.monotonic() > until):
-                return busiest, holds[busiest]
+                return busiest, holds[busiest], leads[busiest]
             if time.monotonic() > until:
-                return None, 0
+                return None, 0, False
             await asyncio.sleep(0.05)
 
     async def _watch_takeover(self, victim: Hand, killed_at: datetime) -> Takeover:
