@@ -110,12 +110,12 @@ def test_five_processes_take_ten_of_a_hundred_each_and_fifty_distinct_ones_in_al
 def test_rows_of_a_killed_process_are_polled_by_others_and_none_is_left(
     rota_app: TestRota, rota_worker: StartWorker, db: Db, tmp_path: Path
 ) -> None:
-    file = written(tmp_path)
-    fill(db, 300)
+    file = written(tmp_path, body="time.sleep(0.2)")
     workers = [rota_worker(file) for _ in range(3)]
-    until_sync(lambda: {pid for (pid,) in db.execute("select distinct pid from visits")} >= {w.pid for w in workers})
-
     victim = workers[0]
+    fill(db, 300)
+    until_sync(lambda: db.execute("select from visits where pid = %s", [victim.pid]).fetchall(), what="it polls some")
+
     victim.kill()
     until_sync(lambda: due(db) == 0, timeout=30, what="all rows are polled")
 
@@ -186,9 +186,10 @@ def test_while_a_handler_takes_its_time_no_transaction_of_ours_is_open(
     assert max(oldest) < 1
     assert len(oldest) > 10
     assert visits(db) == Counter(dict.fromkeys(range(1, 21), 1))
-    assert "lost" not in worker.output
+    assert "lost" not in worker.output()
 
 
+@pytest.mark.long
 @pytest.mark.direct("rows are found by polling, later than this allows")
 def test_rows_keep_their_pace_while_processes_come_and_go(
     rota_app: TestRota, rota_worker: StartWorker, db: Db, tmp_path: Path
@@ -222,5 +223,5 @@ def test_rows_keep_their_pace_while_processes_come_and_go(
         [killed],
     ).fetchall()
     assert min(gap for (gap,) in gaps).total_seconds() >= 1
-    assert len(gaps) > 200
+    assert len(gaps) > 100
     assert db.execute(OVERLAPS, {"dead": killed}).fetchall() == []
