@@ -117,6 +117,13 @@ def test_a_new_expression_takes_effect_without_losing_or_doubling_a_slot(
     assert give_out(app) == 0
 
 
+def test_what_is_due_is_given_out_before_a_change_whatever_is_excluded(app: TestRota) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h", exclude={"dates": ["2020-01-01"]})
+    app.advance("1h")
+
+    assert app.schedules.put_sync("s", task="tick", every="2h", exclude={"dates": ["2020-01-02"]}).runs == 1
+
+
 def test_a_scheduler_that_froze_before_the_change_adds_nothing(app: TestRota, db: psycopg.Connection[Any]) -> None:
     app.schedules.put_sync("s", task="tick", every="1h", overlap="allow")
     app.advance("1h")

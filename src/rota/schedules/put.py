@@ -6,6 +6,7 @@ first of the new words that is neither past nor was given out before. What says 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -158,7 +159,9 @@ def _is_due(row: StoredSchedule) -> bool:
 
 
 def _as_due(row: StoredSchedule) -> DueSchedule:
-    return DueSchedule._make(getattr(row, name) for name in DueSchedule._fields)
+    due = DueSchedule._make(getattr(row, name) for name in DueSchedule._fields)
+    # which is read as text there
+    return due._replace(exclude=None if row.exclude is None else json.dumps(row.exclude))
 
 
 def next_slot(
