@@ -187,13 +187,46 @@ def test_a_slot_that_was_given_out_does_not_come_back_with_another_expression(
 ) -> None:
     app.schedules.put_sync("s", task="tick", cron="0 * * * *")
     slot = app.schedules.get_sync("s").next_slot
-    app.schedules.skip_sync("s")
+    assert slot is not None
+    # as after the database's clock went back
+    db.execute("update rota.schedules set last_slot = next_slot")
 
     after = app.schedules.put_sync("s", task="tick", cron="0,30 * * * *")
 
-    assert slot is not None
+    assert after.next_slot == slot + timedelta(minutes=30)
+
+
+def test_a_change_after_a_skip_takes_effect_at_once(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("s", task="tick", cron="0 0 1 1 *")
+    app.schedules.skip_sync("s")
+
+    after = app.schedules.put_sync("s", task="tick", cron="* * * * *")
+
+    ((now,),) = rows(db, "select rota.now()")
     assert after.next_slot is not None
-    assert after.next_slot > slot
+    assert now < after.next_slot <= now + timedelta(minutes=1)
+
+
+def test_slots_that_were_skipped_stay_so_through_a_change_and_no_other_does(
+    app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h", overlap="allow")
+    first, second = app.schedules.skip_sync("s"), app.schedules.skip_sync("s")
+
+    anchor = app.schedules.get_sync("s").anchor
+    app.schedules.put_sync("s", task="tick", every="30m", overlap="allow", misfire="all", start_at=anchor)
+
+    coming = [anchor + timedelta(minutes=minutes) for minutes in (30, 90, 150, 180)]
+    assert (first, second) == (anchor + timedelta(hours=1), anchor + timedelta(hours=2))
+    assert app.schedules.preview_sync("s", 4) == coming
+    # one that was due before it is given out in time, and then in an outage over the other
+    app.advance("30m")
+    assert give_out(app) == 1
+    assert app.schedules.get_sync("s").next_slot == coming[1]
+    app.advance("2h 30m")
+    assert give_out(app) == 3
+    assert [slot for (slot,) in rows(db, "select slot_at from rota.slots order by slot_at")] == coming
+    assert app.schedules.get_sync("s").missed == 0
 
 
 def test_a_slot_that_its_jitter_keeps_back_is_kept_through_a_change(app: TestRota, db: psycopg.Connection[Any]) -> None:

@@ -133,8 +133,8 @@ class ScheduleDefinition:
         return UUID(bytes=hashlib.sha256(text.encode()).digest()[:16])
 
 
-def timing_of(said: Any, anchor: datetime) -> Timing:
-    """When a definition, or a row, comes by itself. Raises ConfigurationError where its words make no sense."""
+def timing_of(said: Any, anchor: datetime, skipped: Sequence[datetime] = ()) -> Timing:
+    """When a definition, or a row, comes by itself, but for these slots. Raises ConfigurationError where its words make no sense."""
     words = {
         "cron": said.cron,
         "every": said.every,
@@ -146,6 +146,7 @@ def timing_of(said: Any, anchor: datetime) -> Timing:
         "start_at": said.start_at,
         "end_at": said.end_at,
         "exclude": said.exclude,
+        "skipped": skipped,
     }
     return Timing.from_json(said.kind, words, said.name)
 

@@ -115,7 +115,7 @@ SKIP = statement(
     "skip_slot",
     """
     update {schema}.schedules
-    set last_slot = greatest(last_slot, %(slot)s),
+    set skipped_slots = %(skipped_slots)s::timestamptz[],
         next_slot = %(next_slot)s,
         next_at = %(next_at)s,
         skipped = skipped + 1
@@ -134,9 +134,10 @@ def skip_slot(name: str, schema: str, actor: str) -> Steps[datetime]:
             f"Schedule {name!r} has no next slot to leave out: "
             + ("it has ended, or waits for a run to end." if row.kind in _TIMED else f"it is of kind {row.kind!r}.")
         )
-    then = None if row.kind == "once" else timing_of(row, row.anchor).next(slot)
+    skipped = [*(each for each in row.skipped_slots if each > min(slot, row.now)), slot]
+    then = None if row.kind == "once" else timing_of(row, row.anchor, skipped).next(slot)
     at = None if then is None else jittered(name, then, row.jitter)
-    yield SKIP.query({"name": name, "slot": slot, "next_slot": then, "next_at": at}, read=nothing)
+    yield SKIP.query({"name": name, "skipped_slots": skipped, "next_slot": then, "next_at": at}, read=nothing)
     yield from _tell(schema, actor, "skip", name, slot=slot.isoformat())
     return slot
 

@@ -174,7 +174,7 @@ def next_slot(
     if new.kind == "once":
         is_over = old is not None and old.at == new.at and old.next_slot is None and old.problem is None
         return None if is_over else new.at
-    timing = timing_of(new, anchor)
+    timing = timing_of(new, anchor, old.skipped_slots if old else ())
     if new.kind == "delay":
         if old is not None and old.live:
             return None  # it is counted from the end of that run
