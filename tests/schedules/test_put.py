@@ -214,8 +214,10 @@ def test_slots_that_were_skipped_stay_so_through_a_change_and_no_other_does(
     first, second = app.schedules.skip_sync("s"), app.schedules.skip_sync("s")
 
     anchor = app.schedules.get_sync("s").anchor
+    same_slots = app.schedules.put_sync("s", task="tick", every="1h", start_at=anchor)
     app.schedules.put_sync("s", task="tick", every="30m", overlap="allow", misfire="all", start_at=anchor)
 
+    assert same_slots.next_slot == anchor + timedelta(hours=3)
     coming = [anchor + timedelta(minutes=minutes) for minutes in (30, 90, 150, 180)]
     assert (first, second) == (anchor + timedelta(hours=1), anchor + timedelta(hours=2))
     assert app.schedules.preview_sync("s", 4) == coming
