@@ -263,6 +263,10 @@ def test_schedules_are_paused_resumed_and_deleted_by_name_of_who_did_it(
     assert (resumed.code, "schedule a is active, next at" in resumed.err) == (0, True)
     assert "schedule a is not paused: it is active" in sched("resume", "a").err
     assert sched("delete", "a", "b", "--dry-run").code == 0
+    assert sched("put", "c", "--task", "t", "--after", "b", "--by", "cy").code == 0
+    deleted = sched("delete", "a", "c", "b", "--by", "cy", "--dry-run")
+    assert "those that follow it are idle until it is back, or they are put anew: c" in deleted.err
+    assert sched("delete", "c", "--by", "cy").code == 0
     assert sched("delete", "a", "b", "--by", "cy").code == 0
 
     assert rota_app.schedules.list_sync() == []
@@ -270,6 +274,8 @@ def test_schedules_are_paused_resumed_and_deleted_by_name_of_who_did_it(
         ("ana", "schedule.pause"),
         ("ana", "schedule.pause"),
         ("bo", "schedule.resume"),
+        ("cy", "schedule.put"),
+        ("cy", "schedule.delete"),
         ("cy", "schedule.delete"),
         ("cy", "schedule.delete"),
     ]

@@ -382,6 +382,30 @@ def test_pruning_deletes_what_has_the_prefix_and_was_not_put_but_never_what_code
         app.schedules.put_many_sync([], prune_prefix="")
 
 
+def test_pruning_does_not_take_the_parent_of_one_that_is_put(app: TestRota) -> None:
+    app.schedules.put_sync("crm-p", task="tick", every="1h")
+    child = {"name": "crm-c", "task": "tick", "after": "crm-p"}
+
+    refused = "'crm-' would prune what others of these follow: 'crm-c' after 'crm-p'"
+    with pytest.raises(ConfigurationError, match=refused):
+        app.schedules.put_many_sync([child], prune_prefix="crm-")
+    app.schedules.put_many_sync([child])
+    with pytest.raises(ConfigurationError, match=refused):  # nor of one that says the same
+        app.schedules.put_many_sync([child], prune_prefix="crm-")
+
+    assert [each.name for each in app.schedules.list_sync()] == ["crm-c", "crm-p"]
+
+
+def test_a_child_whose_parent_is_gone_can_be_put_the_same_again(app: TestRota) -> None:
+    app.schedules.put_sync("p", task="tick", every="1h")
+    app.schedules.put_sync("c", task="tick", after="p")
+    app.schedules.delete_sync("p")
+
+    assert app.schedules.put_sync("c", task="tick", after="p").revision == 1
+    with pytest.raises(ConfigurationError, match="no such schedule to follow: 'c' after 'p'"):
+        app.schedules.put_sync("c", task="tick", after="p", note="changed")
+
+
 def test_pruning_takes_a_prefix_as_it_is_written(app: TestRota) -> None:
     app.schedules.put_sync("a%b-1", task="tick")
     app.schedules.put_sync("axb-1", task="tick")

@@ -190,6 +190,17 @@ def test_deleting_takes_what_waits_along_and_leaves_history(app: TestRota, db: p
         app.schedules.get_sync("s")
 
 
+def test_deleting_a_parent_names_who_follows_it(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("p", task="tick", every="1h")
+    app.schedules.put_sync("c", task="tick", after="p")
+
+    assert app.schedules.delete_sync("c", dry_run=True) == []
+    assert app.schedules.delete_sync("p", dry_run=True) == ["c"]
+    assert app.schedules.delete_sync("p") == ["c"]
+    told = db.execute("select details -> 'followed_by' from rota.audit where action = 'schedule.delete'").fetchall()
+    assert told == [(["c"],)]
+
+
 def test_a_schedule_that_comes_back_does_not_repeat_its_slots(app: TestRota, db: psycopg.Connection[Any]) -> None:
     moment = now(db) + timedelta(hours=1)
     app.schedules.put_sync("s", task="tick", at=moment)

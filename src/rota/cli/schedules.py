@@ -286,8 +286,11 @@ def delete(names: tuple[str, ...], by: str | None, dry_run: bool, dsn: str | Non
 
         def change(name: str) -> None:
             declared = app.schedules.get_sync(name).declared
-            app.schedules.delete_sync(name, by=by, dry_run=dry_run)
+            children = app.schedules.delete_sync(name, by=by, dry_run=dry_run)
             say(f"would delete schedule {name}" if dry_run else f"schedule {name} is deleted")
+            if children:
+                told = ", ".join(children[:10]) + (f" and {len(children) - 10} more" if len(children) > 10 else "")
+                say(f"those that follow it are idle until it is back, or they are put anew: {told}")
             if declared:
                 say("a running process declares it: it comes back when one starts; to stop it, pause it")
 

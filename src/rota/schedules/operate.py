@@ -14,6 +14,7 @@ from rota.postgres.audit import record
 from rota.postgres.notify import notify, schedule_channel
 from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
 from rota.schedules.definition import timing_of
+from rota.schedules.parents import find_children
 from rota.schedules.put import next_slot
 from rota.schedules.store import StoredSchedule, delete_rows, lock_definitions, lock_rows, read_rows
 from rota.schedules.timing import jittered
@@ -145,12 +146,14 @@ def skip_slot(name: str, schema: str, actor: str) -> Steps[datetime]:
 _TIMED = ("cron", "every", "delay", "once")
 
 
-def delete_schedule(name: str, schema: str, actor: str) -> Steps[None]:
-    """Delete it with what waits of it; jobs that are queued or running go on, and its history stays."""
+def delete_schedule(name: str, schema: str, actor: str) -> Steps[list[str]]:
+    """Delete it with what waits of it; jobs that are queued or running go on, and its history stays. Returns who follows it."""
     yield lock_definitions(schema)
     yield from find_schedule(name)
+    children: list[str] = yield find_children(name)
     yield delete_rows([name])
-    yield from _tell(schema, actor, "delete", name)
+    yield from _tell(schema, actor, "delete", name, **({"followed_by": children[:100]} if children else {}))
+    return children
 
 
 QUEUED_ARGUMENTS = statement(

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from rota.errors import InvalidArguments
+from rota.errors import ConfigurationError, InvalidArguments
 from rota.jobs.codec import Codec, decoded, encoded
 from rota.jobs.conversion.plain import read_json
 from rota.jobs.inspect import database_time
@@ -81,8 +81,13 @@ def put_schedules(
     locked: list[LockedName] = yield lock_rows(names, prune_prefix)
     put = yield from write(definitions, {}, actor=actor, codec=codec)
     kept = set(names)
-    surplus = [each.name for each in locked if each.has_prefix and not each.is_declared and each.name not in kept]
-    deleted: list[str] = (yield delete_rows(surplus)) if surplus else []
+    surplus = {each.name for each in locked if each.has_prefix and not each.is_declared and each.name not in kept}
+    if followed := {(new.name, parent) for new in definitions for parent in new.parents if parent in surplus}:
+        told = "; ".join(f"{child!r} after {parent!r}" for child, parent in sorted(followed)[:10])
+        raise ConfigurationError(
+            f"Nothing was put: {prune_prefix!r} would prune what others of these follow: {told}. Put the parents as well."
+        )
+    deleted: list[str] = (yield delete_rows(sorted(surplus))) if surplus else []
     put = SchedulesPut(put.added, put.changed, put.unchanged, tuple(deleted))
     if put:
         yield record(actor, "schedule.put", _told(put))
@@ -120,7 +125,9 @@ def write(
         if written:
             yield write_rows(written)
             yield write_parents({new.name: new.parents for new in batch if new.name not in same})
-    yield from check_parents([new.name for new in definitions if new.parents])
+    # a parent may have gone since: what says the same waits, as it did, and says so
+    known = set(unchanged)
+    yield from check_parents([new.name for new in definitions if new.parents and new.name not in known])
     return SchedulesPut(tuple(added), tuple(changed), tuple(unchanged))
 
 

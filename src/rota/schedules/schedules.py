@@ -200,15 +200,16 @@ class Schedules:
     def skip_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> datetime:
         return self._database.run_steps_sync(self._skipping(name, by), dry_run=dry_run)
 
-    async def delete(self, name: str, *, by: str | None = None, dry_run: bool = False) -> None:
+    async def delete(self, name: str, *, by: str | None = None, dry_run: bool = False) -> Page[str]:
         """Delete it, and what waits of it; jobs that are queued or running go on, and its runs stay on record.
 
-        One that code declares comes back when a process that does starts. Raises ScheduleNotFound.
+        One that code declares comes back when a process that does starts. Returns the names of those that follow it: they
+        stay, and are idle until it is back or they are put anew. Raises ScheduleNotFound.
         """
-        await self._database.run_steps(self._deleting(name, by), dry_run=dry_run)
+        return await self._database.run_steps(self._deleting(name, by), dry_run=dry_run)
 
-    def delete_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> None:
-        self._database.run_steps_sync(self._deleting(name, by), dry_run=dry_run)
+    def delete_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> Page[str]:
+        return self._database.run_steps_sync(self._deleting(name, by), dry_run=dry_run)
 
     async def preview(self, schedule: str | ScheduleDefinition, n: int = 10) -> Page[datetime]:
         """Its next n slots, or as many as there are, without jitter: of the one of this name, or of one that `define` made."""
@@ -282,7 +283,7 @@ class Schedules:
     def _skipping(self, name: str, by: str | None) -> Steps[datetime]:
         return skip_slot(check_schedule_name(name), self._schema, actor(by))
 
-    def _deleting(self, name: str, by: str | None) -> Steps[None]:
+    def _deleting(self, name: str, by: str | None) -> Steps[Page[str]]:
         return delete_schedule(check_schedule_name(name), self._schema, actor(by))
 
     def _filling(self, name: str, start: datetime, end: datetime, limit: int, by: str | None) -> Steps[int]:
