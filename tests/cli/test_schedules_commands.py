@@ -123,9 +123,34 @@ def test_putting_says_whether_anything_changed(sched: Run, rota_app: TestRota, d
     assert "schedule s is added" in sched(*put, "--by", "ana").err
     assert "schedule s says this already: nothing is changed" in sched(*put).err
     assert "schedule s would be changed" in sched(*put, "--priority", "2", "--dry-run").err
-    assert "schedule s is changed" in sched(*put, "--priority", "2", "--by", "bo").err
+    changed = sched(*put, "--priority", "2", "--tag", "x", "--by", "bo").err
+    assert "schedule s is changed\n  priority: 0 -> 2\n  tags: nothing -> x\nEvery hour" in changed
 
     assert [actor for actor, _ in audit(db)] == ["ana", "bo"]
+
+
+def test_changing_leaves_what_is_not_given_as_it_is_and_tells_old_and_new(
+    sched: Run, rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    words = ("--cron", "0 9 * * *", "--tz", "Asia/Tokyo", "--max-runs", "9", "--tag", "a")
+    sched("put", "s", "--task", "t", "--args", '{"a": 1, "b": 2}', *words)
+
+    tried = sched("change", "s", "--cron", "0 8 * * *", "--dry-run")
+    changes = ("--cron", "0 8 * * *", "--args", '{"b": 3}', "--end-at", "2040-01-01", "--reset", "max-runs")
+    done = sched("change", "s", *changes, "--by", "ana")
+
+    assert (tried.code, "schedule s would be changed\n  cron: 0 9 * * * -> 0 8 * * *\n" in tried.err) == (0, True)
+    for line in ('args: {"a": 1, "b": 2} -> {"a": 1, "b": 3}', "max_runs: 9 -> nothing", "end_at: nothing -> 20"):
+        assert f"  {line}" in done.err
+    after = rota_app.schedules.get_sync("s")
+    assert (after.cron, after.tz, after.tags, after.max_runs) == ("0 8 * * *", "Asia/Tokyo", ("a",), None)
+    # without an offset it is the time of the schedule's zone
+    assert after.end_at == datetime(2039, 12, 31, 15, tzinfo=UTC)
+    assert audit(db)[-1] == ("ana", "schedule.change")
+    assert "says this already" in sched("change", "s", "--cron", "0 8 * * *").err
+    assert sched("change", "s", "--every", "soon").code == 2
+    assert sched("change", "s", "--reset", "colour").code == 2
+    assert sched("change", "x", "--every", "1h").code == 1
 
 
 @pytest.mark.parametrize(

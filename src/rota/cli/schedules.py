@@ -9,7 +9,7 @@ import click
 from rota.cli.changes import change_options, for_each, json_object, moment
 from rota.cli.output import json_option, json_text, print_fields, print_json, print_table, say, say_more, short_time
 from rota.cli.schedule_check import check, pace, print_slots
-from rota.cli.schedule_put import put
+from rota.cli.schedule_put import change, put
 from rota.cli.target import app_option, database_options, open_app, reading_app_option
 from rota.errors import NotPossible
 from rota.schedules.view import STATES, Schedule
@@ -25,6 +25,7 @@ def schedules() -> None:
 
 schedules.add_command(check)
 schedules.add_command(put)
+schedules.add_command(change)
 
 
 @schedules.command("list")

@@ -18,6 +18,7 @@ from rota.postgres.names import check_name
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps
 from rota.schedules.arguments import check_arguments, laid_over
+from rota.schedules.change import change_schedule
 from rota.schedules.definition import ScheduleDefinition, ScheduleOptions, check_schedule_name, define
 from rota.schedules.gather import gather
 from rota.schedules.history import ScheduleRun, list_runs
@@ -98,6 +99,38 @@ class Schedules:
     ) -> Schedule:
         definition = define(name, task, args, options, self._tasks)
         return self._database.run_steps_sync(self._putting(definition, by), dry_run=dry_run)
+
+    async def change(
+        self,
+        name: str,
+        *,
+        task: Task[..., Any] | str | None = None,
+        args: Mapping[str, Any] | None = None,
+        reset: Page[str] = (),
+        by: str | None = None,
+        dry_run: bool = False,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """Have the schedule say this, and all else as before, and return it.
+
+        `args` go over those it has, name by name, and `options` are those of `put`; `reset` names options that are to be as if
+        they had never been given. Another word for when takes the place of the one there is, and of rules that mean nothing
+        beside it. Raises ScheduleNotFound, and what `put` raises.
+        """
+        return await self._database.run_steps(self._changing(name, task, args, reset, by, options), dry_run=dry_run)
+
+    def change_sync(
+        self,
+        name: str,
+        *,
+        task: Task[..., Any] | str | None = None,
+        args: Mapping[str, Any] | None = None,
+        reset: Page[str] = (),
+        by: str | None = None,
+        dry_run: bool = False,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        return self._database.run_steps_sync(self._changing(name, task, args, reset, by, options), dry_run=dry_run)
 
     async def put_many(
         self,
@@ -257,6 +290,28 @@ class Schedules:
     def _putting(self, definition: ScheduleDefinition, by: str | None) -> Steps[Schedule]:
         yield from put_schedules([definition], schema=self._schema, codec=self._codec, actor=actor(by))
         return (yield from self._shown(definition.name))
+
+    def _changing(
+        self,
+        name: str,
+        task: Task[..., Any] | str | None,
+        args: Mapping[str, Any] | None,
+        reset: Page[str],
+        by: str | None,
+        options: Mapping[str, Any],
+    ) -> Steps[Schedule]:
+        yield from change_schedule(
+            check_schedule_name(name),
+            task,
+            args,
+            options,
+            reset,
+            tasks=self._tasks,
+            schema=self._schema,
+            codec=self._codec,
+            actor=actor(by),
+        )
+        return (yield from self._shown(name))
 
     def _putting_many(self, items: Iterable[Any], prune_prefix: str | None, by: str | None) -> Steps[SchedulesPut]:
         if prune_prefix is not None:
