@@ -341,6 +341,55 @@ def test_a_run_by_hand_prints_its_job_and_is_not_doubled(sched: Run, rota_app: T
     assert sched("trigger", "r", "--delay", "1h", "--at", "2040-01-01").code == 2
 
 
+def test_what_is_done_to_one_can_be_done_to_all_that_fit(sched: Run, rota_app: TestRota) -> None:
+    put = rota_app.schedules.put_sync
+    for name, tags in (("a-1", ["x"]), ("a-2", []), ("b-1", ["x", "y"])):
+        put(name, task="t", every="1h", tags=tags)
+
+    def named(state: str) -> list[str]:
+        return [each.name for each in rota_app.schedules.list_sync(state=state)]
+
+    tried = sched("pause", "--prefix", "a-", "--dry-run")
+    assert (tried.code, named("paused")) == (0, [])
+    assert "would pause schedule a-1, which is active\nwould pause schedule a-2, which is active\n" in tried.err
+    assert sched("pause", "--tag", "x").code == 0
+    assert named("paused") == ["a-1", "b-1"]
+    assert sched("resume", "--tag", "x", "--prefix", "b", "--state", "paused").code == 0
+    assert named("paused") == ["a-1"]
+    ids = [int(line) for line in sched("trigger", "--tag", "x", '{"n": 7}').out.split()]
+    assert [(job.schedule, job.args) for job in map(rota_app.jobs.get_sync, ids)] == [
+        ("a-1", {"n": 7}),
+        ("b-1", {"n": 7}),
+    ]
+    assert sched("trigger", "--prefix", "a", "--dry-run").err.count("would run t for schedule a-") == 2
+    assert sched("delete", "--state", "paused").code == 0
+    assert [each.name for each in rota_app.schedules.list_sync()] == ["a-2", "b-1"]
+
+
+def test_which_schedules_are_meant_must_be_said(sched: Run, rota_app: TestRota) -> None:
+    rota_app.schedules.put_sync("a", task="t", every="1h")
+
+    for verb in ("pause", "resume", "trigger", "delete"):
+        assert sched(verb).code == 2
+        assert sched(verb, "--prefix", "").code == 2
+        nothing = sched(verb, "--prefix", "z")
+        assert (nothing.code, "no schedules fit: nothing is changed" in nothing.err) == (0, True)
+    assert sched("pause", "a", "--prefix", "a").code == 2
+    assert sched("trigger", "a", "{}", "--prefix", "a").code == 2
+    assert sched("trigger", "--prefix", "a", "[]").code == 2
+    assert (rota_app.schedules.get_sync("a").state, len(rota_app.enqueued())) == ("active", 0)
+
+
+def test_one_of_many_that_cannot_be_run_keeps_no_other_from_it(sched: Run, rota_app: TestRota, app_file: str) -> None:
+    rota_app.schedules.put_sync("a", task="report", args={"day": "soon"})
+    rota_app.schedules.put_sync("b", task="report", args={"day": "2030-01-31"})
+
+    done = sched("trigger", "--state", "waiting", '{"copies": 2}', "--app", app_file)
+
+    assert (done.code, "Schedule 'a' was not triggered" in done.err) == (1, True)
+    assert [job.args for job in rota_app.enqueued()] == [{"day": "2030-01-31", "copies": 2}]
+
+
 def test_the_next_slots_are_shown_and_one_is_left_out(sched: Run, rota_app: TestRota) -> None:
     rota_app.schedules.put_sync("s", task="t", cron="0 9 * * *", tz="Europe/Berlin")
     rota_app.schedules.put_sync("m", task="t")
@@ -378,9 +427,25 @@ def test_a_range_is_backfilled_in_the_zone_of_the_schedule(
     slots = db.execute("select slot_at at time zone 'UTC' from rota.slots order by 1").fetchall()
     assert slots == [(datetime(2020, 1, day, 3),) for day in (1, 2, 3)]
     assert "to run: 0 slot(s)" in sched(*fill).err
-    assert sched("backfill", "s", "2020-01-04", "2020-01-01").code == 2
-    assert sched("backfill", "s", "2000-01-01", "2020-01-01", "--limit", "10").code == 2
+    turned = sched("backfill", "s", "2020-01-04", "2020-01-01")
+    assert (turned.code, "nothing from 2020-01-03T15:00:00+00:00 to before 2019-12" in turned.err) == (2, True)
+    many = sched("backfill", "s", "2000-01-01", "2020-01-01", "--limit", "10")
+    assert (many.code, "Give a shorter range, or a higher limit." in many.err) == (2, True)
     assert sched("backfill", "s", "once upon", "a time").code == 2
+
+
+def test_what_a_backfill_left_waiting_is_told_and_cleared(sched: Run, rota_app: TestRota) -> None:
+    rota_app.schedules.put_sync("s", task="t", cron="0 12 * * *")
+    rota_app.schedules.pause_sync("s")
+
+    filled = sched("backfill", "s", "2020-01-01", "2020-01-04")
+    tried = sched("clear", "s", "--dry-run")
+
+    assert "to run: 3 slot(s) of schedule s\nit is paused: they wait until it is resumed" in filled.err
+    assert "would clear: 3 waiting run(s) of schedule s" in tried.err
+    assert "cleared: 3 waiting run(s) of schedule s" in sched("clear", "s", "--by", "ana").err
+    assert rota_app.schedules.get_sync("s").waiting == 0
+    assert sched("clear", "nobody").code == 1
 
 
 def test_check_explains_lists_and_warns_without_a_database(tmp_path: Path) -> None:

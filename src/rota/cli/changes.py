@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from rota.cli.output import say
-from rota.errors import JobNotFound, NotPossible, ScheduleNotFound
+from rota.errors import InvalidArguments, JobNotFound, NotPossible, ScheduleNotFound
 
 __all__ = ["change_options", "for_each", "json_object", "moment"]
 
@@ -35,7 +35,7 @@ def for_each(ids: Iterable[Named], change: Callable[[Named], None]) -> None:
     for each in ids:
         try:
             change(each)
-        except (JobNotFound, NotPossible, ScheduleNotFound) as error:
+        except (InvalidArguments, JobNotFound, NotPossible, ScheduleNotFound) as error:
             say(f"rota: {error}")
             failed = True
     if failed:
