@@ -231,6 +231,17 @@ def test_slots_that_were_skipped_stay_so_through_a_change_and_no_other_does(
     assert app.schedules.get_sync("s").missed == 0
 
 
+@pytest.mark.parametrize("counted_from", ["start", "end"])
+def test_the_same_pace_in_other_words_keeps_its_slots(app: TestRota, counted_from: Any) -> None:
+    before = app.schedules.put_sync("s", task="tick", every="1h", counted_from=counted_from)
+    app.advance("10m")
+
+    after = app.schedules.put_sync("s", task="tick", every="60m", counted_from=counted_from)
+
+    assert (after.every, after.anchor, after.next_slot) == ("60m", before.anchor, before.next_slot)
+    assert app.schedules.put_sync("s", task="tick", every="1 month").anchor > before.anchor
+
+
 def test_a_slot_that_its_jitter_keeps_back_is_kept_through_a_change(app: TestRota, db: psycopg.Connection[Any]) -> None:
     start = datetime(2080, 1, 1, tzinfo=UTC)
     app.schedules.put_sync("s", task="tick", every="1h", jitter="50m", start_at=start)

@@ -43,7 +43,7 @@ _BATCH = 1000
 _MOST_TOLD = 100  # on record, of a put of many
 _COMPARED = [each.name for each in fields(ScheduleDefinition) if each.name not in ("name", "args")]
 # what decides which slots there are; as long as it stays, so does the next one
-_OF_TIME = ("kind", "cron", "every", "at", "tz", "dst_gap", "dst_overlap", "start_at", "end_at", "exclude", "jitter")
+_OF_TIME = ("kind", "cron", "at", "tz", "dst_gap", "dst_overlap", "start_at", "end_at", "exclude", "jitter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +228,8 @@ def _row(
     *,
     is_same: bool,
 ) -> dict[str, Any]:
-    same_pace = old is not None and (old.every, old.start_at) == (new.every, new.start_at)
-    anchor = old.anchor if old is not None and same_pace else new.start_at or now.replace(microsecond=0)
+    keeps_anchor = old is not None and _same_pace(new, old) and old.start_at == new.start_at
+    anchor = old.anchor if old is not None and keeps_anchor else new.start_at or now.replace(microsecond=0)
     slot: datetime | None
     at: datetime | None
     if (
@@ -273,4 +273,14 @@ def _is_kept(new: ScheduleDefinition, old: StoredSchedule) -> bool:
     """Whether the next slot stays, as nothing changes that decides about it."""
     if old.problem is not None or (new.max_runs is not None and old.runs >= new.max_runs):
         return False
-    return all(getattr(new, name) == getattr(old, name) for name in _OF_TIME)
+    return _same_pace(new, old) and all(getattr(new, name) == getattr(old, name) for name in _OF_TIME)
+
+
+def _same_pace(new: ScheduleDefinition, old: StoredSchedule) -> bool:
+    """Whether it is every so often as before, in whatever words."""
+    if new.every is None or old.every is None or new.every == old.every:
+        return new.every == old.every
+    try:
+        return interval_of(new.every) == interval_of(old.every)
+    except ConfigurationError:  # someone wrote something else into the row
+        return False
