@@ -242,6 +242,12 @@ def test_the_same_pace_in_other_words_keeps_its_slots(app: TestRota, counted_fro
     assert app.schedules.put_sync("s", task="tick", every="1 month").anchor > before.anchor
 
 
+def test_one_whose_slots_are_all_excluded_has_ended(app: TestRota) -> None:
+    exclude = {"ranges": [["2020-01-01", "9999-12-29"]]}
+
+    assert app.schedules.put_sync("s", task="tick", cron="0 9 * * *", exclude=exclude).state == "ended"
+
+
 def test_a_slot_that_its_jitter_keeps_back_is_kept_through_a_change(app: TestRota, db: psycopg.Connection[Any]) -> None:
     start = datetime(2080, 1, 1, tzinfo=UTC)
     app.schedules.put_sync("s", task="tick", every="1h", jitter="50m", start_at=start)

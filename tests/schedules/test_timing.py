@@ -172,6 +172,17 @@ def test_instants_that_are_skipped_are_no_slots_and_others_among_them_mean_nothi
     assert timing.newest(begin, end, 9) == timing.between(begin, end)
 
 
+def test_the_first_and_the_last_years_of_all_do_no_harm() -> None:
+    begin = datetime(1, 1, 1, tzinfo=UTC)
+    daily = Timing(Cron("0 9 * * *"), Exclude(ranges=[("2020-01-01", "9999-12-29")]))
+
+    assert Timing(Cron("0 9 * * *")).between(begin, datetime(1, 1, 2, tzinfo=UTC)) == [begin.replace(hour=9)]
+    assert daily.next(NOW) is None
+    assert Timing(Every("100 years", NOW)).next(datetime(8990, 1, 1, tzinfo=UTC)) is None
+    with pytest.raises(ConfigurationError, match="after="):
+        daily.next(datetime(1, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo")))
+
+
 def test_jitter_is_stable_spread_and_below_its_bound() -> None:
     jitter = timedelta(seconds=10)
     parts = [jittered(f"report-{number}", NOW, jitter) - NOW for number in range(1000)]

@@ -11,6 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from rota.errors import ConfigurationError
+from rota.jobs.enqueue import LATEST_YEAR
 from rota.schedules.cron import Cron
 from rota.schedules.every import Delay, Every, Once
 from rota.schedules.exclude import Exclude
@@ -27,6 +28,8 @@ UNTIMED = ("after", "event", "manual")
 # ones, each costing some 30 us; the second is for 29 February.
 _LEFT_OUT = 4000
 _LEFT_OUT_FOR = timedelta(days=36525)
+
+_FIRST = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class Timing:
         begin = after
         for _ in range(_LEFT_OUT):
             slot = trigger.next(after)
-            if slot is None or (self.end_at and slot >= self.end_at):
+            if slot is None or slot.year >= LATEST_YEAR or (self.end_at and slot >= self.end_at):
                 return None
             if slot in self.skipped:
                 after = slot
@@ -113,7 +116,8 @@ class Timing:
     def between(self, start: datetime, end: datetime, limit: int = 10_000) -> list[datetime]:
         """The first `limit` slots from `start` to before `end`."""
         slots: list[datetime] = []
-        slot = self.next(aware(start, "start") - INSTANT)
+        begin = aware(start, "start")
+        slot = self.next(begin - INSTANT if begin > _FIRST else begin)
         while slot is not None and slot < end and len(slots) < limit:
             slots.append(slot)
             slot = self.next(slot)
