@@ -176,6 +176,18 @@ def test_what_is_wrong_is_refused_with_field_and_reason(
     assert rota_app.schedules.list_sync() == []
 
 
+def test_a_time_that_does_not_exist_is_told(sched: Run, rota_app: TestRota) -> None:
+    put = ("put", "s", "--task", "t", "--tz", "Europe/Berlin", "--at")
+
+    gap, other = sched(*put, "2030-03-31T02:30"), sched(*put, "2030-03-31T03:30")
+
+    told = "2030-03-31T02:30 does not exist, as clocks go forward over it: it is taken for 2030-03-31 03:30:00 CEST\n"
+    assert (gap.code, told in gap.err, "does not exist" in other.err) == (0, True, False)
+    assert "says this already" in other.err
+    # one with an offset is what it says
+    assert "does not exist" not in sched(*put, "2030-03-31T02:30+01:00").err
+
+
 def test_a_zero_is_something_said(sched: Run, rota_app: TestRota, app_file: str) -> None:
     put = ("put", "s", "--task", "report", "--args", '{"day": "2030-01-31"}', "--every", "1h", "--app", app_file)
 
@@ -432,6 +444,7 @@ def test_a_range_is_backfilled_in_the_zone_of_the_schedule(
     many = sched("backfill", "s", "2000-01-01", "2020-01-01", "--limit", "10")
     assert (many.code, "Give a shorter range, or a higher limit." in many.err) == (2, True)
     assert sched("backfill", "s", "once upon", "a time").code == 2
+    assert sched("backfill", "s", "0001-01-01", "2020-01-01").code == 2
 
 
 def test_what_a_backfill_left_waiting_is_told_and_cleared(sched: Run, rota_app: TestRota) -> None:
@@ -496,6 +509,8 @@ def test_check_takes_a_pace_names_for_h_and_what_is_excluded(rota: Run) -> None:
         ([], "one of them"),
         (["--every", "1 fortnight"], "'fortnight' is no unit"),
         (["--every", "1m", "--dst-gap", "run"], "a pace has no choice there"),
+        (["0 2 * * *", "--from", "9999-12-31"], "the years are 2 to 8999"),
+        (["0 2 * * *", "--from", "0001-01-01", "--tz", "Asia/Tokyo"], "the years are 2 to 8999"),
     ],
 )
 def test_check_refuses_what_is_wrong_with_two_and_the_reason(rota: Run, wrong: list[str], told: str) -> None:
