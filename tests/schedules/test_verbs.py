@@ -177,6 +177,14 @@ def test_where_no_slot_is_to_come_none_is_skipped(app: TestRota) -> None:
             app.schedules.skip_sync(name)
 
 
+def test_where_none_is_skipped_as_it_is_broken_that_is_told(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h")
+    break_(db)
+
+    with pytest.raises(NotPossible, match="it is broken until .* resumed: an older leader could not read it"):
+        app.schedules.skip_sync("s")
+
+
 def test_deleting_takes_what_waits_along_and_leaves_history(app: TestRota, db: psycopg.Connection[Any]) -> None:
     app.schedules.put_sync("s", task="tick", every="1h", misfire="all", overlap="queue")
     app.advance("3h")

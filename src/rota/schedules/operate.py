@@ -126,10 +126,10 @@ def skip_slot(name: str, schema: str, actor: str) -> Steps[datetime]:
     # what passes during a pause is left out anyhow
     slot = row.next_slot if row.paused_at is None else _resumed_slot(row)
     if slot is None:
-        raise NotPossible(
-            f"Schedule {name!r} has no next slot to leave out: "
-            + ("it has ended, or waits for a run to end." if row.kind in _TIMED else f"it is of kind {row.kind!r}.")
-        )
+        why = "it has ended, or waits for a run to end." if row.kind in _TIMED else f"it is of kind {row.kind!r}."
+        if row.problem is not None:
+            why = f"it is broken until it is put anew or resumed: {row.problem}"
+        raise NotPossible(f"Schedule {name!r} has no next slot to leave out: {why}")
     skipped = [*(each for each in row.skipped_slots if each > min(slot, row.now)), slot]
     then = None if row.kind == "once" else timing_of(row, row.anchor, skipped).next(slot)
     at = None if then is None else jittered(name, then, row.jitter)
