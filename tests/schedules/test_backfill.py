@@ -57,6 +57,20 @@ def test_a_backfill_runs_one_after_another_unless_they_may_overlap(app: TestRota
     assert app.schedules.get_sync("s").waiting == 2
 
 
+def test_neither_a_backfill_nor_a_run_by_hand_counts_among_its_runs(app: TestRota) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h", max_runs=1, overlap="allow", start_at=START)
+
+    app.schedules.backfill_sync("s", START, START + timedelta(hours=3))
+    app.schedules.trigger_sync("s")
+    given = give_out(app)
+    before = app.schedules.get_sync("s")
+    app.advance("1h")
+
+    assert (given, before.runs, before.state) == (3, 0, "active")
+    assert give_out(app) == 1
+    assert (app.schedules.get_sync("s").runs, app.schedules.get_sync("s").state) == (1, "ended")
+
+
 def test_a_backfill_leaves_what_is_to_come_to_its_time(app: TestRota, db: psycopg.Connection[Any]) -> None:
     put = app.schedules.put_sync("s", task="tick", every="1h")
     start = put.anchor - timedelta(hours=2)

@@ -152,7 +152,8 @@ def trigger(
     """Run schedules by hand, whatever their rules say, and print the ids of the jobs.
 
     ARGS is a JSON object of arguments that go over the schedule's; with --prefix, --tag or --state, which stand for NAME, it is
-    the only argument. A run that was asked for before and has not begun is not doubled.
+    the only argument. A run that was asked for before, for at once or for the same --at, and has not begun is not doubled; each
+    --delay is another moment, and so another run.
     """
     if delay is not None and at is not None:
         raise click.UsageError("--delay and --at cannot both be given.")

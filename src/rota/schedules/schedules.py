@@ -202,8 +202,9 @@ class Schedules:
     ) -> Job[Any]:
         """Run it by hand, now or later, whatever its rules say, and return the job.
 
-        `args` go over those of the schedule, name by name. One that was asked for before, with the same arguments, and has
-        not begun is returned in its place (`job.existing`). Raises ScheduleNotFound, InvalidArguments.
+        `args` go over those of the schedule, name by name. One that was asked for before, with the same arguments, for at once
+        or for the same `at`, and has not begun is returned in its place (`job.existing`); each `delay` is another moment, and
+        so another run. Raises ScheduleNotFound, InvalidArguments.
         """
         return await self._database.run_steps(self._triggering(name, args, at, delay, by), dry_run=dry_run)
 
