@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -243,6 +245,21 @@ def test_the_list_tells_what_runs_when_what_came_of_it_and_what_is_idle_why(
     assert [line.split()[0] for line in sched("list", "--prefix", "b").out.splitlines()] == ["name", "b-bad"]
 
 
+def test_times_are_this_machines_and_say_so(sched: Run, rota_app: TestRota, monkeypatch: pytest.MonkeyPatch) -> None:
+    rota_app.schedules.put_sync("s", task="t", at=datetime(2040, 1, 31, 9, tzinfo=UTC))
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+
+    try:
+        listed, shown = sched("list").out, sched("show", "s").out
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert "Once, at 2040-01-31 09:00:00 UTC  2040-01-31 10:00:00 CET" in listed
+    assert "next       2040-01-31 10:00:00 CET\n" in shown
+
+
 def test_a_task_is_known_while_a_worker_that_has_it_runs(
     sched: Run, rota_app: TestRota, app_file: str, dsn: str, tmp_path: Path
 ) -> None:
@@ -270,15 +287,15 @@ def test_a_schedule_and_its_runs_are_shown(sched: Run, rota_app: TestRota) -> No
     rota_app.drain_sync()
 
     shown = sched("show", "s").out
-    runs = [line.split() for line in sched("history", "s").out.splitlines()[1:]]
+    runs = [re.split("  +", line) for line in sched("history", "s").out.splitlines()[1:]]
     page = json.loads(sched("history", "s", "--limit", "1", "--json").out)
 
     for line in ("task       flaky", "state      active", 'arguments  {"n": 0}', "note       hourly"):
         assert f"{line}\n" in shown
     assert "misfire    once, grace 0:01:00, at most 100" in shown
     assert json.loads(sched("show", "s", "--json").out)["jitter"] == 1.0
-    assert [run[3] for run in runs] == ["trigger", "trigger"]
-    assert [run[4] for run in runs] == ["dead", "succeeded"]
+    assert [run[2] for run in runs] == ["trigger", "trigger"]
+    assert [run[3] for run in runs] == ["dead", "succeeded"]
     assert page[0]["error"] == "ConnectionError: no way"
     assert "no runs of t are on record" in sched("history", "t").err
     assert sched("show", "t").code == 1
