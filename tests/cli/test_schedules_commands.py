@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -123,9 +125,34 @@ def test_putting_says_whether_anything_changed(sched: Run, rota_app: TestRota, d
     assert "schedule s is added" in sched(*put, "--by", "ana").err
     assert "schedule s says this already: nothing is changed" in sched(*put).err
     assert "schedule s would be changed" in sched(*put, "--priority", "2", "--dry-run").err
-    assert "schedule s is changed" in sched(*put, "--priority", "2", "--by", "bo").err
+    changed = sched(*put, "--priority", "2", "--tag", "x", "--by", "bo").err
+    assert "schedule s is changed\n  priority: 0 -> 2\n  tags: nothing -> x\nEvery hour" in changed
 
     assert [actor for actor, _ in audit(db)] == ["ana", "bo"]
+
+
+def test_changing_leaves_what_is_not_given_as_it_is_and_tells_old_and_new(
+    sched: Run, rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    words = ("--cron", "0 9 * * *", "--tz", "Asia/Tokyo", "--max-runs", "9", "--tag", "a")
+    sched("put", "s", "--task", "t", "--args", '{"a": 1, "b": 2}', *words)
+
+    tried = sched("change", "s", "--cron", "0 8 * * *", "--dry-run")
+    changes = ("--cron", "0 8 * * *", "--args", '{"b": 3}', "--end-at", "2040-01-01", "--reset", "max-runs")
+    done = sched("change", "s", *changes, "--by", "ana")
+
+    assert (tried.code, "schedule s would be changed\n  cron: 0 9 * * * -> 0 8 * * *\n" in tried.err) == (0, True)
+    for line in ('args: {"a": 1, "b": 2} -> {"a": 1, "b": 3}', "max_runs: 9 -> nothing", "end_at: nothing -> 20"):
+        assert f"  {line}" in done.err
+    after = rota_app.schedules.get_sync("s")
+    assert (after.cron, after.tz, after.tags, after.max_runs) == ("0 8 * * *", "Asia/Tokyo", ("a",), None)
+    # without an offset it is the time of the schedule's zone
+    assert after.end_at == datetime(2039, 12, 31, 15, tzinfo=UTC)
+    assert audit(db)[-1] == ("ana", "schedule.change")
+    assert "says this already" in sched("change", "s", "--cron", "0 8 * * *").err
+    assert sched("change", "s", "--every", "soon").code == 2
+    assert sched("change", "s", "--reset", "colour").code == 2
+    assert sched("change", "x", "--every", "1h").code == 1
 
 
 @pytest.mark.parametrize(
@@ -149,6 +176,18 @@ def test_what_is_wrong_is_refused_with_field_and_reason(
 
     assert (refused.code, refused.out, told in refused.err) == (2, "", True), refused.err
     assert rota_app.schedules.list_sync() == []
+
+
+def test_a_time_that_does_not_exist_is_told(sched: Run, rota_app: TestRota) -> None:
+    put = ("put", "s", "--task", "t", "--tz", "Europe/Berlin", "--at")
+
+    gap, other = sched(*put, "2030-03-31T02:30"), sched(*put, "2030-03-31T03:30")
+
+    told = "2030-03-31T02:30 does not exist, as clocks go forward over it: it is taken for 2030-03-31 03:30:00 CEST\n"
+    assert (gap.code, told in gap.err, "does not exist" in other.err) == (0, True, False)
+    assert "says this already" in other.err
+    # one with an offset is what it says
+    assert "does not exist" not in sched(*put, "2030-03-31T02:30+01:00").err
 
 
 def test_a_zero_is_something_said(sched: Run, rota_app: TestRota, app_file: str) -> None:
@@ -206,6 +245,21 @@ def test_the_list_tells_what_runs_when_what_came_of_it_and_what_is_idle_why(
     assert [line.split()[0] for line in sched("list", "--prefix", "b").out.splitlines()] == ["name", "b-bad"]
 
 
+def test_times_are_this_machines_and_say_so(sched: Run, rota_app: TestRota, monkeypatch: pytest.MonkeyPatch) -> None:
+    rota_app.schedules.put_sync("s", task="t", at=datetime(2040, 1, 31, 9, tzinfo=UTC))
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+
+    try:
+        listed, shown = sched("list").out, sched("show", "s").out
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert "Once, at 2040-01-31 09:00:00 UTC  2040-01-31 10:00:00 CET" in listed
+    assert "next       2040-01-31 10:00:00 CET\n" in shown
+
+
 def test_a_task_is_known_while_a_worker_that_has_it_runs(
     sched: Run, rota_app: TestRota, app_file: str, dsn: str, tmp_path: Path
 ) -> None:
@@ -233,15 +287,15 @@ def test_a_schedule_and_its_runs_are_shown(sched: Run, rota_app: TestRota) -> No
     rota_app.drain_sync()
 
     shown = sched("show", "s").out
-    runs = [line.split() for line in sched("history", "s").out.splitlines()[1:]]
+    runs = [re.split("  +", line) for line in sched("history", "s").out.splitlines()[1:]]
     page = json.loads(sched("history", "s", "--limit", "1", "--json").out)
 
     for line in ("task       flaky", "state      active", 'arguments  {"n": 0}', "note       hourly"):
         assert f"{line}\n" in shown
     assert "misfire    once, grace 0:01:00, at most 100" in shown
     assert json.loads(sched("show", "s", "--json").out)["jitter"] == 1.0
-    assert [run[3] for run in runs] == ["trigger", "trigger"]
-    assert [run[4] for run in runs] == ["dead", "succeeded"]
+    assert [run[2] for run in runs] == ["trigger", "trigger"]
+    assert [run[3] for run in runs] == ["dead", "succeeded"]
     assert page[0]["error"] == "ConnectionError: no way"
     assert "no runs of t are on record" in sched("history", "t").err
     assert sched("show", "t").code == 1
@@ -263,6 +317,10 @@ def test_schedules_are_paused_resumed_and_deleted_by_name_of_who_did_it(
     assert (resumed.code, "schedule a is active, next at" in resumed.err) == (0, True)
     assert "schedule a is not paused: it is active" in sched("resume", "a").err
     assert sched("delete", "a", "b", "--dry-run").code == 0
+    assert sched("put", "c", "--task", "t", "--after", "b", "--by", "cy").code == 0
+    deleted = sched("delete", "a", "c", "b", "--by", "cy", "--dry-run")
+    assert "those that follow it are idle until it is back, or they are put anew: c" in deleted.err
+    assert sched("delete", "c", "--by", "cy").code == 0
     assert sched("delete", "a", "b", "--by", "cy").code == 0
 
     assert rota_app.schedules.list_sync() == []
@@ -270,6 +328,8 @@ def test_schedules_are_paused_resumed_and_deleted_by_name_of_who_did_it(
         ("ana", "schedule.pause"),
         ("ana", "schedule.pause"),
         ("bo", "schedule.resume"),
+        ("cy", "schedule.put"),
+        ("cy", "schedule.delete"),
         ("cy", "schedule.delete"),
         ("cy", "schedule.delete"),
     ]
@@ -310,6 +370,55 @@ def test_a_run_by_hand_prints_its_job_and_is_not_doubled(sched: Run, rota_app: T
     assert sched("trigger", "r", "--delay", "1h", "--at", "2040-01-01").code == 2
 
 
+def test_what_is_done_to_one_can_be_done_to_all_that_fit(sched: Run, rota_app: TestRota) -> None:
+    put = rota_app.schedules.put_sync
+    for name, tags in (("a-1", ["x"]), ("a-2", []), ("b-1", ["x", "y"])):
+        put(name, task="t", every="1h", tags=tags)
+
+    def named(state: str) -> list[str]:
+        return [each.name for each in rota_app.schedules.list_sync(state=state)]
+
+    tried = sched("pause", "--prefix", "a-", "--dry-run")
+    assert (tried.code, named("paused")) == (0, [])
+    assert "would pause schedule a-1, which is active\nwould pause schedule a-2, which is active\n" in tried.err
+    assert sched("pause", "--tag", "x").code == 0
+    assert named("paused") == ["a-1", "b-1"]
+    assert sched("resume", "--tag", "x", "--prefix", "b", "--state", "paused").code == 0
+    assert named("paused") == ["a-1"]
+    ids = [int(line) for line in sched("trigger", "--tag", "x", '{"n": 7}').out.split()]
+    assert [(job.schedule, job.args) for job in map(rota_app.jobs.get_sync, ids)] == [
+        ("a-1", {"n": 7}),
+        ("b-1", {"n": 7}),
+    ]
+    assert sched("trigger", "--prefix", "a", "--dry-run").err.count("would run t for schedule a-") == 2
+    assert sched("delete", "--state", "paused").code == 0
+    assert [each.name for each in rota_app.schedules.list_sync()] == ["a-2", "b-1"]
+
+
+def test_which_schedules_are_meant_must_be_said(sched: Run, rota_app: TestRota) -> None:
+    rota_app.schedules.put_sync("a", task="t", every="1h")
+
+    for verb in ("pause", "resume", "trigger", "delete"):
+        assert sched(verb).code == 2
+        assert sched(verb, "--prefix", "").code == 2
+        nothing = sched(verb, "--prefix", "z")
+        assert (nothing.code, "no schedules fit: nothing is changed" in nothing.err) == (0, True)
+    assert sched("pause", "a", "--prefix", "a").code == 2
+    assert sched("trigger", "a", "{}", "--prefix", "a").code == 2
+    assert sched("trigger", "--prefix", "a", "[]").code == 2
+    assert (rota_app.schedules.get_sync("a").state, len(rota_app.enqueued())) == ("active", 0)
+
+
+def test_one_of_many_that_cannot_be_run_keeps_no_other_from_it(sched: Run, rota_app: TestRota, app_file: str) -> None:
+    rota_app.schedules.put_sync("a", task="report", args={"day": "soon"})
+    rota_app.schedules.put_sync("b", task="report", args={"day": "2030-01-31"})
+
+    done = sched("trigger", "--state", "waiting", '{"copies": 2}', "--app", app_file)
+
+    assert (done.code, "Schedule 'a' was not triggered" in done.err) == (1, True)
+    assert [job.args for job in rota_app.enqueued()] == [{"day": "2030-01-31", "copies": 2}]
+
+
 def test_the_next_slots_are_shown_and_one_is_left_out(sched: Run, rota_app: TestRota) -> None:
     rota_app.schedules.put_sync("s", task="t", cron="0 9 * * *", tz="Europe/Berlin")
     rota_app.schedules.put_sync("m", task="t")
@@ -347,9 +456,26 @@ def test_a_range_is_backfilled_in_the_zone_of_the_schedule(
     slots = db.execute("select slot_at at time zone 'UTC' from rota.slots order by 1").fetchall()
     assert slots == [(datetime(2020, 1, day, 3),) for day in (1, 2, 3)]
     assert "to run: 0 slot(s)" in sched(*fill).err
-    assert sched("backfill", "s", "2020-01-04", "2020-01-01").code == 2
-    assert sched("backfill", "s", "2000-01-01", "2020-01-01", "--limit", "10").code == 2
+    turned = sched("backfill", "s", "2020-01-04", "2020-01-01")
+    assert (turned.code, "nothing from 2020-01-03T15:00:00+00:00 to before 2019-12" in turned.err) == (2, True)
+    many = sched("backfill", "s", "2000-01-01", "2020-01-01", "--limit", "10")
+    assert (many.code, "Give a shorter range, or a higher limit." in many.err) == (2, True)
     assert sched("backfill", "s", "once upon", "a time").code == 2
+    assert sched("backfill", "s", "0001-01-01", "2020-01-01").code == 2
+
+
+def test_what_a_backfill_left_waiting_is_told_and_cleared(sched: Run, rota_app: TestRota) -> None:
+    rota_app.schedules.put_sync("s", task="t", cron="0 12 * * *")
+    rota_app.schedules.pause_sync("s")
+
+    filled = sched("backfill", "s", "2020-01-01", "2020-01-04")
+    tried = sched("clear", "s", "--dry-run")
+
+    assert "to run: 3 slot(s) of schedule s\nit is paused: they wait until it is resumed" in filled.err
+    assert "would clear: 3 waiting run(s) of schedule s" in tried.err
+    assert "cleared: 3 waiting run(s) of schedule s" in sched("clear", "s", "--by", "ana").err
+    assert rota_app.schedules.get_sync("s").waiting == 0
+    assert sched("clear", "nobody").code == 1
 
 
 def test_check_explains_lists_and_warns_without_a_database(tmp_path: Path) -> None:
@@ -400,6 +526,8 @@ def test_check_takes_a_pace_names_for_h_and_what_is_excluded(rota: Run) -> None:
         ([], "one of them"),
         (["--every", "1 fortnight"], "'fortnight' is no unit"),
         (["--every", "1m", "--dst-gap", "run"], "a pace has no choice there"),
+        (["0 2 * * *", "--from", "9999-12-31"], "the years are 2 to 8999"),
+        (["0 2 * * *", "--from", "0001-01-01", "--tz", "Asia/Tokyo"], "the years are 2 to 8999"),
     ],
 )
 def test_check_refuses_what_is_wrong_with_two_and_the_reason(rota: Run, wrong: list[str], told: str) -> None:

@@ -117,6 +117,13 @@ def test_a_new_expression_takes_effect_without_losing_or_doubling_a_slot(
     assert give_out(app) == 0
 
 
+def test_what_is_due_is_given_out_before_a_change_whatever_is_excluded(app: TestRota) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h", exclude={"dates": ["2020-01-01"]})
+    app.advance("1h")
+
+    assert app.schedules.put_sync("s", task="tick", every="2h", exclude={"dates": ["2020-01-02"]}).runs == 1
+
+
 def test_a_scheduler_that_froze_before_the_change_adds_nothing(app: TestRota, db: psycopg.Connection[Any]) -> None:
     app.schedules.put_sync("s", task="tick", every="1h", overlap="allow")
     app.advance("1h")
@@ -180,13 +187,65 @@ def test_a_slot_that_was_given_out_does_not_come_back_with_another_expression(
 ) -> None:
     app.schedules.put_sync("s", task="tick", cron="0 * * * *")
     slot = app.schedules.get_sync("s").next_slot
-    app.schedules.skip_sync("s")
+    assert slot is not None
+    # as after the database's clock went back
+    db.execute("update rota.schedules set last_slot = next_slot")
 
     after = app.schedules.put_sync("s", task="tick", cron="0,30 * * * *")
 
-    assert slot is not None
+    assert after.next_slot == slot + timedelta(minutes=30)
+
+
+def test_a_change_after_a_skip_takes_effect_at_once(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("s", task="tick", cron="0 0 1 1 *")
+    app.schedules.skip_sync("s")
+
+    after = app.schedules.put_sync("s", task="tick", cron="* * * * *")
+
+    ((now,),) = rows(db, "select rota.now()")
     assert after.next_slot is not None
-    assert after.next_slot > slot
+    assert now < after.next_slot <= now + timedelta(minutes=1)
+
+
+def test_slots_that_were_skipped_stay_so_through_a_change_and_no_other_does(
+    app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h", overlap="allow")
+    first, second = app.schedules.skip_sync("s"), app.schedules.skip_sync("s")
+
+    anchor = app.schedules.get_sync("s").anchor
+    same_slots = app.schedules.put_sync("s", task="tick", every="1h", start_at=anchor)
+    app.schedules.put_sync("s", task="tick", every="30m", overlap="allow", misfire="all", start_at=anchor)
+
+    assert same_slots.next_slot == anchor + timedelta(hours=3)
+    coming = [anchor + timedelta(minutes=minutes) for minutes in (30, 90, 150, 180)]
+    assert (first, second) == (anchor + timedelta(hours=1), anchor + timedelta(hours=2))
+    assert app.schedules.preview_sync("s", 4) == coming
+    # one that was due before it is given out in time, and then in an outage over the other
+    app.advance("30m")
+    assert give_out(app) == 1
+    assert app.schedules.get_sync("s").next_slot == coming[1]
+    app.advance("2h 30m")
+    assert give_out(app) == 3
+    assert [slot for (slot,) in rows(db, "select slot_at from rota.slots order by slot_at")] == coming
+    assert app.schedules.get_sync("s").missed == 0
+
+
+@pytest.mark.parametrize("counted_from", ["start", "end"])
+def test_the_same_pace_in_other_words_keeps_its_slots(app: TestRota, counted_from: Any) -> None:
+    before = app.schedules.put_sync("s", task="tick", every="1h", counted_from=counted_from)
+    app.advance("10m")
+
+    after = app.schedules.put_sync("s", task="tick", every="60m", counted_from=counted_from)
+
+    assert (after.every, after.anchor, after.next_slot) == ("60m", before.anchor, before.next_slot)
+    assert app.schedules.put_sync("s", task="tick", every="1 month").anchor > before.anchor
+
+
+def test_one_whose_slots_are_all_excluded_has_ended(app: TestRota) -> None:
+    exclude = {"ranges": [["2020-01-01", "9999-12-29"]]}
+
+    assert app.schedules.put_sync("s", task="tick", cron="0 9 * * *", exclude=exclude).state == "ended"
 
 
 def test_a_slot_that_its_jitter_keeps_back_is_kept_through_a_change(app: TestRota, db: psycopg.Connection[Any]) -> None:
@@ -338,6 +397,30 @@ def test_pruning_deletes_what_has_the_prefix_and_was_not_put_but_never_what_code
     assert [each.name for each in app.schedules.list_sync()] == ["crm", "crm-code", "crm-kept", "other"]
     with pytest.raises(ConfigurationError, match="prune_prefix cannot be ''"):
         app.schedules.put_many_sync([], prune_prefix="")
+
+
+def test_pruning_does_not_take_the_parent_of_one_that_is_put(app: TestRota) -> None:
+    app.schedules.put_sync("crm-p", task="tick", every="1h")
+    child = {"name": "crm-c", "task": "tick", "after": "crm-p"}
+
+    refused = "'crm-' would prune what others of these follow: 'crm-c' after 'crm-p'"
+    with pytest.raises(ConfigurationError, match=refused):
+        app.schedules.put_many_sync([child], prune_prefix="crm-")
+    app.schedules.put_many_sync([child])
+    with pytest.raises(ConfigurationError, match=refused):  # nor of one that says the same
+        app.schedules.put_many_sync([child], prune_prefix="crm-")
+
+    assert [each.name for each in app.schedules.list_sync()] == ["crm-c", "crm-p"]
+
+
+def test_a_child_whose_parent_is_gone_can_be_put_the_same_again(app: TestRota) -> None:
+    app.schedules.put_sync("p", task="tick", every="1h")
+    app.schedules.put_sync("c", task="tick", after="p")
+    app.schedules.delete_sync("p")
+
+    assert app.schedules.put_sync("c", task="tick", after="p").revision == 1
+    with pytest.raises(ConfigurationError, match="no such schedule to follow: 'c' after 'p'"):
+        app.schedules.put_sync("c", task="tick", after="p", note="changed")
 
 
 def test_pruning_takes_a_prefix_as_it_is_written(app: TestRota) -> None:

@@ -50,6 +50,24 @@ async def test_each_run_shows_its_outcome(app: TestRota, db: psycopg.Connection[
     assert (seen.failures, seen.last_job, seen.live) == (1, queued.job, 1)
 
 
+async def test_a_run_that_died_and_was_retried_shows_what_became_of_it_then(app: TestRota) -> None:
+    await app.schedules.put("s", task="end", args={"how": "fail"})
+    first = await app.schedules.trigger("s")
+    await app.drain()
+    second = await app.dead.retry(first.id)
+    await app.drain()
+    (dead,) = await app.schedules.history("s")
+    third = await app.dead.retry(second.id, args={"how": "well"})
+    (queued,) = await app.schedules.history("s")
+    await app.drain()
+
+    (run,) = await app.schedules.history("s")
+
+    assert (dead.state, dead.job, dead.error) == ("dead", second.id, "RuntimeError: no luck")
+    assert (queued.state, queued.job, queued.error) == ("queued", third.id, None)
+    assert (run.state, run.job, run.slot_at, run.cause) == ("succeeded", third.id, dead.slot_at, "trigger")
+
+
 async def test_runs_wait_and_are_forgotten(app: TestRota, db: psycopg.Connection[Any]) -> None:
     start = datetime(2020, 1, 1, tzinfo=UTC)
     await app.schedules.put("s", task="end", args={"how": "well"}, cron="0 * * * *")

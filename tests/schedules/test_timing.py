@@ -158,6 +158,31 @@ def test_a_broken_row_is_refused_with_what_is_wrong(kind: str, spec: dict[str, o
     assert told in str(refused.value)
 
 
+def test_instants_that_are_skipped_are_no_slots_and_others_among_them_mean_nothing() -> None:
+    overlap = datetime(2026, 10, 25, 1, 30, tzinfo=UTC).astimezone(ZoneInfo(BERLIN))  # the second 02:30
+    words = {"cron": "30 * * * *", "tz": BERLIN, "exclude": {"windows": [["04:00", "05:00"]]}}
+    begin, end = datetime(2026, 10, 25, tzinfo=UTC), datetime(2026, 10, 25, 6, tzinfo=UTC)
+    strays = [begin, begin + timedelta(hours=3, minutes=30)]  # no slot, and one that is excluded
+
+    every = Timing.from_json("cron", words).between(begin, end)
+    timing = Timing.from_json("cron", {**words, "skipped": [overlap, *strays]})
+
+    assert timing.between(begin, end) == [each for each in every if each != overlap.astimezone(UTC)]
+    assert timing.count(begin, end) == len(every) - 1 == 4
+    assert timing.newest(begin, end, 9) == timing.between(begin, end)
+
+
+def test_the_first_and_the_last_years_of_all_do_no_harm() -> None:
+    begin = datetime(1, 1, 1, tzinfo=UTC)
+    daily = Timing(Cron("0 9 * * *"), Exclude(ranges=[("2020-01-01", "9999-12-29")]))
+
+    assert Timing(Cron("0 9 * * *")).between(begin, datetime(1, 1, 2, tzinfo=UTC)) == [begin.replace(hour=9)]
+    assert daily.next(NOW) is None
+    assert Timing(Every("100 years", NOW)).next(datetime(8990, 1, 1, tzinfo=UTC)) is None
+    with pytest.raises(ConfigurationError, match="after="):
+        daily.next(datetime(1, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo")))
+
+
 def test_jitter_is_stable_spread_and_below_its_bound() -> None:
     jitter = timedelta(seconds=10)
     parts = [jittered(f"report-{number}", NOW, jitter) - NOW for number in range(1000)]

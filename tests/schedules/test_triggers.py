@@ -125,6 +125,14 @@ def test_a_trigger_may_be_for_later(app: TestRota, db: psycopg.Connection[Any]) 
         app.schedules.trigger_sync("s", at=moment, delay=1)
 
 
+def test_each_delay_is_a_run_of_its_own(app: TestRota) -> None:
+    app.schedules.put_sync("s", task="tick")
+
+    first, second = (app.schedules.trigger_sync("s", delay="1h") for _ in range(2))
+
+    assert (first.id != second.id, second.existing) == (True, False)
+
+
 def test_a_paused_schedule_can_be_triggered(app: TestRota) -> None:
     app.schedules.put_sync("s", task="tick", every="1h")
     app.schedules.pause_sync("s")

@@ -1,4 +1,4 @@
-"""What people do to schedules from any process: pause, resume, skip, delete, preview, backfill."""
+"""What people do to schedules from any process: pause, resume, skip, delete, preview."""
 
 from __future__ import annotations
 
@@ -177,6 +177,14 @@ def test_where_no_slot_is_to_come_none_is_skipped(app: TestRota) -> None:
             app.schedules.skip_sync(name)
 
 
+def test_where_none_is_skipped_as_it_is_broken_that_is_told(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("s", task="tick", every="1h")
+    break_(db)
+
+    with pytest.raises(NotPossible, match="it is broken until .* resumed: an older leader could not read it"):
+        app.schedules.skip_sync("s")
+
+
 def test_deleting_takes_what_waits_along_and_leaves_history(app: TestRota, db: psycopg.Connection[Any]) -> None:
     app.schedules.put_sync("s", task="tick", every="1h", misfire="all", overlap="queue")
     app.advance("3h")
@@ -188,6 +196,17 @@ def test_deleting_takes_what_waits_along_and_leaves_history(app: TestRota, db: p
     assert [run.state for run in app.schedules.history_sync("s")] == ["queued"]
     with pytest.raises(ScheduleNotFound, match="no schedule 's'"):
         app.schedules.get_sync("s")
+
+
+def test_deleting_a_parent_names_who_follows_it(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    app.schedules.put_sync("p", task="tick", every="1h")
+    app.schedules.put_sync("c", task="tick", after="p")
+
+    assert app.schedules.delete_sync("c", dry_run=True) == []
+    assert app.schedules.delete_sync("p", dry_run=True) == ["c"]
+    assert app.schedules.delete_sync("p") == ["c"]
+    told = db.execute("select details -> 'followed_by' from rota.audit where action = 'schedule.delete'").fetchall()
+    assert told == [(["c"],)]
 
 
 def test_a_schedule_that_comes_back_does_not_repeat_its_slots(app: TestRota, db: psycopg.Connection[Any]) -> None:
@@ -213,6 +232,7 @@ def test_a_schedule_that_comes_back_does_not_repeat_its_slots(app: TestRota, db:
         lambda s: s.delete_sync("x"),
         lambda s: s.preview_sync("x"),
         lambda s: s.backfill_sync("x", START, START + timedelta(days=1)),
+        lambda s: s.clear_sync("x"),
     ],
 )
 def test_a_name_that_is_not_there_is_named(app: TestRota, call: Any) -> None:
@@ -346,57 +366,6 @@ def test_a_preview_of_a_paused_one_is_as_if_it_were_resumed(app: TestRota, db: p
     assert app.schedules.preview_sync("s", 1)[0] > now(db)
 
 
-def test_a_backfill_runs_each_slot_that_has_not_run(app: TestRota, db: psycopg.Connection[Any]) -> None:
-    app.schedules.put_sync("s", task="tick", cron="0 * * * *", overlap="allow")
-    end = START + timedelta(hours=6)
-
-    first = app.schedules.backfill_sync("s", START, START + timedelta(hours=3))
-    second = app.schedules.backfill_sync("s", START, end)
-
-    assert (first, second) == (3, 3)
-    assert give_out(app) == 6
-    slots = db.execute("select slot_at from rota.jobs order by slot_at").fetchall()
-    assert [slot for (slot,) in slots] == [START + timedelta(hours=n) for n in range(6)]
-
-
-def test_a_backfill_runs_one_after_another_unless_they_may_overlap(app: TestRota) -> None:
-    app.schedules.put_sync("s", task="tick", cron="0 * * * *")
-    app.schedules.backfill_sync("s", START, START + timedelta(hours=3))
-
-    give_out(app)
-
-    assert [run.state for run in app.schedules.history_sync("s")] == ["waiting", "waiting", "queued"]
-    assert app.schedules.get_sync("s").waiting == 2
-
-
-def test_a_backfill_leaves_what_is_to_come_to_its_time(app: TestRota, db: psycopg.Connection[Any]) -> None:
-    put = app.schedules.put_sync("s", task="tick", every="1h")
-    start = put.anchor - timedelta(hours=2)
-
-    filled = app.schedules.backfill_sync("s", start, put.anchor + timedelta(days=9))
-
-    assert filled == 3
-    assert db.execute("select max(slot_at) from rota.slots").fetchall() == [(put.anchor,)]
-
-
-def test_a_backfill_that_cannot_be_is_refused(app: TestRota) -> None:
-    app.schedules.put_sync("s", task="tick", cron="* * * * *")
-    app.schedules.put_sync("m", task="tick")
-    fill, hour = app.schedules.backfill_sync, timedelta(hours=1)
-
-    with pytest.raises(ConfigurationError, match="more than 59 slots"):
-        fill("s", START, START + hour, limit=59)
-    assert fill("s", START, START + hour, limit=60, dry_run=True) == 60
-    with pytest.raises(ConfigurationError, match="nothing between"):
-        fill("s", START, START)
-    with pytest.raises(ConfigurationError, match="start=.*time zone"):
-        fill("s", datetime(2020, 1, 1), START)
-    with pytest.raises(ConfigurationError, match="limit cannot be 0"):
-        fill("s", START, START + hour, limit=0)
-    with pytest.raises(NotPossible, match="no slots to fill"):
-        fill("m", START, START + hour)
-
-
 def test_lists_are_filtered_and_come_in_pages(app: TestRota) -> None:
     for name in ("a-1", "a-2", "b-1"):
         app.schedules.put_sync(name, task="tick", every="1h")
@@ -425,6 +394,7 @@ async def test_every_verb_has_both_colours(app: TestRota) -> None:
     assert (await app.schedules.resume("s")).state == "active"
     assert await app.schedules.skip("s") < await _first(app)
     assert await app.schedules.backfill("s", START, START + timedelta(hours=1)) == 1
+    assert await app.schedules.clear("s") == 1
     assert [each.name for each in await app.schedules.list()] == ["s"]
     assert len(await app.schedules.preview("s", 3)) == 3
     await app.schedules.delete("s")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Any, TypeVar
 
 import click
 
 from rota.cli.output import say
-from rota.errors import JobNotFound, NotPossible, ScheduleNotFound
+from rota.errors import InvalidArguments, JobNotFound, NotPossible, ScheduleNotFound
+from rota.jobs.enqueue import LATEST_YEAR
 
 __all__ = ["change_options", "for_each", "json_object", "moment"]
 
@@ -35,7 +36,7 @@ def for_each(ids: Iterable[Named], change: Callable[[Named], None]) -> None:
     for each in ids:
         try:
             change(each)
-        except (JobNotFound, NotPossible, ScheduleNotFound) as error:
+        except (InvalidArguments, JobNotFound, NotPossible, ScheduleNotFound) as error:
             say(f"rota: {error}")
             failed = True
     if failed:
@@ -68,6 +69,12 @@ def moment(text: str | None, zone: tzinfo | None = None) -> datetime | None:
         return None
     try:
         read = datetime.fromisoformat(text)
-        return read.replace(tzinfo=zone) if zone is not None and read.tzinfo is None else read.astimezone()
+        if not 1 < read.year < LATEST_YEAR:
+            raise ValueError(f"the years are 2 to {LATEST_YEAR - 1}")
+        at = read.replace(tzinfo=zone) if zone is not None and read.tzinfo is None else read.astimezone()
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(f"{text!r} is no time ({error}). Write it as 2030-01-31T09:00:00Z.") from error
+    shown = at.astimezone(UTC).astimezone(zone)
+    if read.tzinfo is None and shown.replace(tzinfo=None) != read:
+        say(f"{text} does not exist, as clocks go forward over it: it is taken for {shown:%Y-%m-%d %H:%M:%S %Z}")
+    return at

@@ -88,4 +88,5 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], empty: st
 
 
 def short_time(moment: datetime | None) -> str:
-    return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """As this machine's clock shows it, and by which zone: others of its times are in UTC, or in a schedule's zone."""
+    return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")

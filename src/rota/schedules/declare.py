@@ -30,7 +30,7 @@ from rota.postgres.pool import Database
 from rota.postgres.query import Query, Steps, statement
 from rota.schedules.definition import ScheduleDefinition, ScheduleOptions, define
 from rota.schedules.gather import gather
-from rota.schedules.put import Author, SchedulesPut, write
+from rota.schedules.put import Author, SchedulesPut, told_changes, write
 from rota.schedules.store import live_digests, lock_definitions, lock_rows
 
 __all__ = ["Declarations", "Declared", "declare_schedules"]
@@ -197,7 +197,8 @@ def declare_schedules(
         authors = {new.name: _author(new, words.get(new.name)) for new in ours}
         put = yield from write(ours, authors, actor=CODE, codec=codec)
         if put:
-            yield record(actor(None), "schedule.declare", {"added": put.added, "changed": put.changed})
+            told = {"added": put.added, "changed": put.changed, "changes": told_changes(put)}
+            yield record(actor(None), "schedule.declare", told)
             yield notify(schedule_channel(schema), "")
     orphans: list[str] = (yield find_orphans(names)) if starts else []
     return Declared(put, left, tuple(orphans))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict
@@ -22,7 +22,18 @@ from rota.schedules.exclude import Exclude
 from rota.schedules.timing import Timing
 from rota.schedules.zones import aware
 
-__all__ = ["ScheduleDefinition", "ScheduleOptions", "check_schedule_name", "define", "timing_of"]
+__all__ = [
+    "KINDS",
+    "MEANINGFUL",
+    "ScheduleDefinition",
+    "ScheduleOptions",
+    "check_schedule_name",
+    "define",
+    "describe",
+    "plain",
+    "task_words",
+    "timing_of",
+]
 
 _SOME_ANCHOR = datetime(2000, 1, 1, tzinfo=UTC)
 LONGEST = timedelta(days=365 * 100)
@@ -59,7 +70,7 @@ class ScheduleOptions(TypedDict, total=False):
 
 # What each rule can apply to; where it could not, it is refused rather than kept and ignored.
 _TIMED = ("cron", "every", "once")
-_MEANINGFUL: dict[str, tuple[str, ...]] = {
+MEANINGFUL: dict[str, tuple[str, ...]] = {
     "counted_from": ("every", "delay"),
     "tz": (*_TIMED, "delay"),
     "dst_gap": ("cron",),
@@ -75,7 +86,7 @@ _MEANINGFUL: dict[str, tuple[str, ...]] = {
     "dormant": ("after",),
 }
 
-_KINDS = {"cron": "cron", "every": "every", "at": "once", "after": "after", "on": "event"}
+KINDS = {"cron": "cron", "every": "every", "at": "once", "after": "after", "on": "event"}
 _CHOICES = {
     "counted_from": ("start", "end"),
     "dst_gap": ("run", "skip"),
@@ -124,7 +135,7 @@ class ScheduleDefinition:
     def digest(self) -> UUID:
         """What stands for all of it. Rules that are as they are by default have no part in it: new ones do not change it."""
         said = {
-            each.name: _written(value)
+            each.name: plain(value)
             for each in fields(self)
             if (value := getattr(self, each.name)) != each.default and each.name != "args"
         }
@@ -133,8 +144,8 @@ class ScheduleDefinition:
         return UUID(bytes=hashlib.sha256(text.encode()).digest()[:16])
 
 
-def timing_of(said: Any, anchor: datetime) -> Timing:
-    """When a definition, or a row, comes by itself. Raises ConfigurationError where its words make no sense."""
+def timing_of(said: Any, anchor: datetime, skipped: Sequence[datetime] = ()) -> Timing:
+    """When a definition, or a row, comes by itself, but for these slots. Raises ConfigurationError where its words make no sense."""
     words = {
         "cron": said.cron,
         "every": said.every,
@@ -146,11 +157,13 @@ def timing_of(said: Any, anchor: datetime) -> Timing:
         "start_at": said.start_at,
         "end_at": said.end_at,
         "exclude": said.exclude,
+        "skipped": skipped,
     }
     return Timing.from_json(said.kind, words, said.name)
 
 
-def _written(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """The value of a field as JSON has it."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -185,10 +198,7 @@ def _defined(
     tasks: Mapping[str, Task[..., Any]],
 ) -> ScheduleDefinition:
     said = {option: value for option, value in options.items() if value is not None}
-    if unknown := said.keys() - ScheduleOptions.__annotations__.keys():
-        raise ConfigurationError(
-            f"{', '.join(sorted(unknown))} is no option of a schedule: they are {', '.join(ScheduleOptions.__annotations__)}."
-        )
+    _check_options(said)
     known = task if isinstance(task, Task) else tasks.get(task) if isinstance(task, str) else None
     if known is None and not isinstance(task, str):
         raise ConfigurationError(f"task cannot be {task!r}: it is a task, or the name of one.")
@@ -197,15 +207,31 @@ def _defined(
     whole = "on" not in said and not said.get("dormant")
     words["args"] = written_arguments(known, args, f"Schedule {name!r} was not put", whole=whole)
     if known is not None:
-        words |= {
-            "version": known.version,
-            "queue": known.options.queue,
-            "priority": known.options.priority,
-            "redact": known.options.redact,
-            "retention": known.options.retention,
-            "lost_limit": known.options.retry.losses,
-        }
-    definition = ScheduleDefinition(**(words | _labels(said) | _when(name, said) | _rules(said)))
+        words |= {"queue": known.options.queue, "priority": known.options.priority, **task_words(known)}
+    return describe(name, words, said)
+
+
+def _check_options(said: Iterable[str]) -> None:
+    if unknown := set(said) - ScheduleOptions.__annotations__.keys():
+        raise ConfigurationError(
+            f"{', '.join(sorted(unknown))} is no option of a schedule: they are {', '.join(ScheduleOptions.__annotations__)}."
+        )
+
+
+def task_words(task: Task[..., Any]) -> dict[str, Any]:
+    """What a schedule has of its task, and no option says otherwise."""
+    return {
+        "version": task.version,
+        "redact": task.options.redact,
+        "retention": task.options.retention,
+        "lost_limit": task.options.retry.losses,
+    }
+
+
+def describe(name: str, words: Mapping[str, Any], said: Mapping[str, Any]) -> ScheduleDefinition:
+    """The schedule of these words about its task, with these options over them. Raises ConfigurationError."""
+    _check_options(said)
+    definition = ScheduleDefinition(**{**words, **_labels(said), **_when(name, said), **_rules(said)})
     timing_of(definition, _SOME_ANCHOR)  # which tells what is wrong with it
     return definition
 
@@ -227,14 +253,14 @@ def _labels(said: Mapping[str, Any]) -> dict[str, Any]:
 
 def _when(name: str, said: Mapping[str, Any]) -> dict[str, Any]:
     """Which kind it is, and what belongs to that."""
-    given = [word for word in _KINDS if word in said]
+    given = [word for word in KINDS if word in said]
     if len(given) > 1:
         raise ConfigurationError(f"{' and '.join(f'{word}=' for word in given)} cannot go together: give one of them.")
-    kind = _KINDS[given[0]] if given else "manual"
+    kind = KINDS[given[0]] if given else "manual"
     for option, allowed in _CHOICES.items():
         if option in said and said[option] not in allowed:
             raise ConfigurationError(f"{option} cannot be {said[option]!r}: it is {' or '.join(map(repr, allowed))}.")
-    for option, kinds in _MEANINGFUL.items():
+    for option, kinds in MEANINGFUL.items():
         if option in said and kind not in kinds:
             raise ConfigurationError(
                 f"{option}= means nothing {f'with {given[0]}=' if given else 'where nothing says when to run'}: leave it out."

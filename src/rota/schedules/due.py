@@ -66,6 +66,7 @@ class DueSchedule(NamedTuple):
     next_slot: datetime
     next_at: datetime
     last_slot: datetime | None
+    skipped_slots: list[datetime]
     runs: int
     digest: UUID | None
     now: datetime
@@ -77,8 +78,8 @@ FIND_DUE = statement(
     select
         due.name, due.revision, due.task, due.args::text, due.version, due.kind, due.cron, due.every, due.at, due.tz,
         due.anchor, due.dst_gap, due.dst_overlap, due.start_at, due.end_at, due.max_runs, due.jitter, due.exclude::text,
-        due.misfire, due.misfire_grace, due.misfire_limit, due.next_slot, due.next_at, due.last_slot, due.runs, due.digest,
-        {schema}.now()
+        due.misfire, due.misfire_grace, due.misfire_limit, due.next_slot, due.next_at, due.last_slot, due.skipped_slots,
+        due.runs, due.digest, {schema}.now()
     from {schema}.schedules as due
     where due.next_at <= least((select {schema}.now()), %(until)s::timestamptz)
       and due.paused_at is null

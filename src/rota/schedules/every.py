@@ -68,14 +68,18 @@ def _counted(count: int, unit: str) -> str:
     return f"{count} {unit}{'s'[: count != 1]}"
 
 
-@lru_cache(maxsize=4096)
 def interval_of(value: Duration | Interval, what: str = "every") -> Interval:
     """The interval of a timedelta, a number of seconds, or text such as "250ms", "1h 30m", "1 day", "2w" or "3 months"."""
     if isinstance(value, Interval):
         return value
+    return _read(value, what) if isinstance(value, str) else _elapsed(value, f"{what}={value!r}: ")
+
+
+@lru_cache(maxsize=4096)
+def _read(value: str, what: str) -> Interval:
     where = f"{what}={value!r}: "
-    months, rest = 0, value
-    if isinstance(value, str) and _TEXT.fullmatch(value):
+    rest = value
+    if _TEXT.fullmatch(value):
         parts = [(count, _UNITS.get(unit), unit) for count, unit in _PART.findall(value)]
         if unknown := [word for _, unit, word in parts if unit is None]:
             raise ConfigurationError(
@@ -95,8 +99,12 @@ def interval_of(value: Duration | Interval, what: str = "every") -> Interval:
             if not 1 <= months <= MOST_MONTHS:
                 raise ConfigurationError(f"{where}an interval is from 1 ms to {MOST_MONTHS // 12} years.")
             return Interval(months=months)
+    return _elapsed(rest, where)
+
+
+def _elapsed(value: Duration, where: str) -> Interval:
     try:
-        length = duration(rest)
+        length = duration(value)
     except ConfigurationError:
         raise ConfigurationError(
             f"{where}it is a timedelta, a number of seconds, or text such as '250ms', '30s', '1h 30m', '1 day', '2w', "

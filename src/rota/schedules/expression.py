@@ -81,12 +81,16 @@ class Expression:
     is_interval: bool
 
 
-@lru_cache(maxsize=4096)
 def read(expression: str, name: str) -> Expression:
     """The expression with its H spread by this name, or a ConfigurationError that says which field is wrong, and why."""
-    where = f"cron={expression!r}: "
     if not isinstance(expression, str) or not expression.strip():
-        raise ConfigurationError(where + "it is text of 5 or 6 fields, such as '0 9 * * mon-fri'.")
+        raise ConfigurationError(f"cron={expression!r}: it is text of 5 or 6 fields, such as '0 9 * * mon-fri'.")
+    return _read(expression, name)
+
+
+@lru_cache(maxsize=4096)
+def _read(expression: str, name: str) -> Expression:
+    where = f"cron={expression!r}: "
     if len(expression) > LONGEST:
         raise ConfigurationError(f"cron={expression[:30]!r}...: an expression has at most {LONGEST} characters.")
     written = _fields(expression, where)

@@ -16,7 +16,8 @@ __all__ = ["ScheduleRun", "list_runs"]
 @dataclass(frozen=True, slots=True)
 class ScheduleRun:
     """A run that was given out. `slot_at` is the moment it stands for, `cause` why there is it: due, backfill, trigger, after,
-    event or activated. `state` is that of its job; or waiting, for the run before it; or forgotten, when history has dropped it.
+    event or activated. `job` is the last one that was to do it, if one died and was retried. `state` is that of the job; or
+    waiting, for the run before it; or forgotten, when history has dropped it.
     """
 
     id: int
@@ -39,7 +40,7 @@ LIST_RUNS = statement(
     select
         slot.id, slot.slot_at, slot.cause,
         case when slot.job_id is null then 'waiting' else coalesce(job.state, done.state, dead.state, 'forgotten') end,
-        slot.job_id, coalesce(job.attempt, done.attempt, dead.attempt, 0), slot.created_at,
+        newest.job_id, coalesce(job.attempt, done.attempt, dead.attempt, 0), slot.created_at,
         coalesce(job.claimed_at, done.started_at), coalesce(done.finished_at, dead.died_at), dead.error, slot.parent_job
     from (
         select *
@@ -49,13 +50,25 @@ LIST_RUNS = statement(
         order by slot.id desc
         limit %(limit)s
     ) as slot
-    left join {schema}.jobs as job on job.id = slot.job_id
-    left join {schema}.history as done on done.id = slot.job_id
+    -- one that died may have been retried, and that one too
+    left join lateral (
+        with recursive tried as (
+            select slot.job_id
+            union all
+            select letter.successor
+            from tried
+            join {schema}.dead as letter on letter.id = tried.job_id
+            where letter.successor > letter.id
+        )
+        select max(tried.job_id) as job_id from tried
+    ) as newest on true
+    left join {schema}.jobs as job on job.id = newest.job_id
+    left join {schema}.history as done on done.id = newest.job_id
     left join lateral (
         select
             'dead' as state, letter.attempt, letter.died_at, concat_ws(': ', letter.error_type, letter.error_message) as error
         from {schema}.dead as letter
-        where letter.id = slot.job_id
+        where letter.id = newest.job_id
     ) as dead on true
     order by slot.id desc
     """,

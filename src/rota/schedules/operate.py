@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from rota.errors import ConfigurationError, NotPossible, RotaError, ScheduleNotFound
-from rota.jobs.inspect import get_job
-from rota.jobs.job import Job, Owner
+from rota.errors import NotPossible, RotaError, ScheduleNotFound
 from rota.postgres.audit import record
 from rota.postgres.notify import notify, schedule_channel
-from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
+from rota.postgres.query import Steps, nothing, statement
 from rota.schedules.definition import timing_of
+from rota.schedules.parents import find_children
 from rota.schedules.put import next_slot
 from rota.schedules.store import StoredSchedule, delete_rows, lock_definitions, lock_rows, read_rows
 from rota.schedules.timing import jittered
-from rota.schedules.zones import INSTANT, aware
 
 __all__ = [
-    "backfill_schedule",
     "delete_schedule",
     "find_schedule",
     "pause_schedule",
-    "queued_arguments",
     "resume_schedule",
     "skip_slot",
-    "trigger_schedule",
+    "tell",
 ]
 
 
@@ -41,7 +36,8 @@ def find_schedule(name: str, *, lock: bool = True) -> Steps[StoredSchedule]:
     return rows[name]
 
 
-def _tell(schema: str, actor: str, action: str, name: str, **details: Any) -> Steps[None]:
+def tell(schema: str, actor: str, action: str, name: str, **details: Any) -> Steps[None]:
+    """Put on record who did this to it, and wake whoever leads the scheduler."""
     yield record(actor, f"schedule.{action}", {"schedule": name, **details})
     yield notify(schedule_channel(schema), "")
 
@@ -62,7 +58,7 @@ def pause_schedule(name: str, schema: str, actor: str) -> Steps[None]:
     row = yield from find_schedule(name)
     if row.paused_at is None:
         yield PAUSE.query({"name": name, "by": actor}, read=nothing)
-        yield from _tell(schema, actor, "pause", name)
+        yield from tell(schema, actor, "pause", name)
 
 
 RESUME = statement(
@@ -100,7 +96,7 @@ def resume_schedule(name: str, schema: str, actor: str, check: Callable[[StoredS
     except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # someone wrote something else into the row
         problem = f"{type(error).__name__}: {error}"[:2000]
     yield RESUME.query({"name": name, "next_slot": slot, "next_at": at, "problem": problem}, read=nothing)
-    yield from _tell(schema, actor, "resume", name, **({"problem": problem} if problem else {}))
+    yield from tell(schema, actor, "resume", name, **({"problem": problem} if problem else {}))
 
 
 def _resumed_slot(row: StoredSchedule) -> datetime | None:
@@ -115,7 +111,7 @@ SKIP = statement(
     "skip_slot",
     """
     update {schema}.schedules
-    set last_slot = greatest(last_slot, %(slot)s),
+    set skipped_slots = %(skipped_slots)s::timestamptz[],
         next_slot = %(next_slot)s,
         next_at = %(next_at)s,
         skipped = skipped + 1
@@ -130,114 +126,26 @@ def skip_slot(name: str, schema: str, actor: str) -> Steps[datetime]:
     # what passes during a pause is left out anyhow
     slot = row.next_slot if row.paused_at is None else _resumed_slot(row)
     if slot is None:
-        raise NotPossible(
-            f"Schedule {name!r} has no next slot to leave out: "
-            + ("it has ended, or waits for a run to end." if row.kind in _TIMED else f"it is of kind {row.kind!r}.")
-        )
-    then = None if row.kind == "once" else timing_of(row, row.anchor).next(slot)
+        why = "it has ended, or waits for a run to end." if row.kind in _TIMED else f"it is of kind {row.kind!r}."
+        if row.problem is not None:
+            why = f"it is broken until it is put anew or resumed: {row.problem}"
+        raise NotPossible(f"Schedule {name!r} has no next slot to leave out: {why}")
+    skipped = [*(each for each in row.skipped_slots if each > min(slot, row.now)), slot]
+    then = None if row.kind == "once" else timing_of(row, row.anchor, skipped).next(slot)
     at = None if then is None else jittered(name, then, row.jitter)
-    yield SKIP.query({"name": name, "slot": slot, "next_slot": then, "next_at": at}, read=nothing)
-    yield from _tell(schema, actor, "skip", name, slot=slot.isoformat())
+    yield SKIP.query({"name": name, "skipped_slots": skipped, "next_slot": then, "next_at": at}, read=nothing)
+    yield from tell(schema, actor, "skip", name, slot=slot.isoformat())
     return slot
 
 
 _TIMED = ("cron", "every", "delay", "once")
 
 
-def delete_schedule(name: str, schema: str, actor: str) -> Steps[None]:
-    """Delete it with what waits of it; jobs that are queued or running go on, and its history stays."""
+def delete_schedule(name: str, schema: str, actor: str) -> Steps[list[str]]:
+    """Delete it with what waits of it; jobs that are queued or running go on, and its history stays. Returns who follows it."""
     yield lock_definitions(schema)
     yield from find_schedule(name)
+    children: list[str] = yield find_children(name)
     yield delete_rows([name])
-    yield from _tell(schema, actor, "delete", name)
-
-
-QUEUED_ARGUMENTS = statement(
-    "queued_arguments",
-    """
-    select job.args::text
-    from {schema}.jobs as job
-    where job.schedule = %(name)s
-      and job.state in ('queued', 'blocked')
-      and job.attempt = 0
-    order by job.id
-    limit 1000
-    """,
-)
-
-
-def queued_arguments(name: str) -> Query[list[str]]:
-    """The arguments of its runs that have not begun, as they are stored."""
-    return QUEUED_ARGUMENTS.query({"name": name}, read=lambda rows: [row[0] for row in rows])
-
-
-TRIGGER = statement(
-    "trigger_schedule",
-    """
-    select made.job_id, made.existing
-    from {schema}.trigger_schedule(
-        %(name)s::text, %(args)s::text::jsonb,
-        coalesce(%(at)s::timestamptz, {schema}.now() + %(delay)s::float8 * interval '1 second')
-    ) as made
-    """,
-)
-
-
-def trigger_schedule(
-    row: StoredSchedule, args: str | None, *, at: datetime | None, delay: float | None, actor: str, app: Owner
-) -> Steps[Job[Any]]:
-    """Have a run of it by hand, whatever its rules say; or the one that was asked for before and has not begun."""
-    made: Row | None = yield TRIGGER.query(
-        {"name": row.name, "args": args, "at": at, "delay": delay}, read=lambda rows: rows[0] if rows else None
-    )
-    if made is None:
-        raise ScheduleNotFound(f"Schedule {row.name!r} was deleted just now.")
-    made_id, existing = made
-    if not existing:
-        yield record(actor, "schedule.trigger", {"schedule": row.name, "job": made_id})
-    job: Job[Any] = yield get_job(made_id, app)
-    return replace(job, existing=existing)
-
-
-PUT_SLOTS = statement(
-    "put_backfill",
-    """
-    with put as (
-        insert into {schema}.slots (schedule, slot_at, cause)
-        select %(name)s, slot.at, 'backfill'
-        from unnest(%(slots)s::timestamptz[]) as slot(at)
-        -- what has run, or is to, does not run again
-        on conflict (schedule, slot_at) where cause in ('due', 'backfill') do nothing
-        returning schedule
-    ), told as (
-        insert into {schema}.schedule_ends (schedule, outcome) select distinct put.schedule, 'none' from put
-    )
-    select count(*) from put
-    """,
-)
-
-
-def _put_backfill(name: str, slots: Sequence[datetime]) -> Query[int]:
-    return PUT_SLOTS.query({"name": name, "slots": list(slots)}, read=scalar)
-
-
-def backfill_schedule(name: str, start: datetime, end: datetime, *, limit: int, schema: str, actor: str) -> Steps[int]:
-    """Run the slots from `start` to before `end` that have not run, and none that is still to come; returns how many."""
-    begin, until = aware(start, "start"), aware(end, "end")
-    if begin >= until:
-        raise ConfigurationError(f"There is nothing between start={start!r} and end={end!r}: start is the earlier one.")
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= 100_000:
-        raise ConfigurationError(f"limit cannot be {limit!r}: it is a number from 1 to 100000.")
-    row = yield from find_schedule(name)
-    if row.kind not in ("cron", "every"):
-        raise NotPossible(f"Schedule {name!r} has no slots to fill: only those with cron= or every= have.")
-    slots = timing_of(row, row.anchor).between(begin, min(until, row.now + INSTANT), limit + 1)
-    if len(slots) > limit:
-        raise ConfigurationError(
-            f"Schedule {name!r} has more than {limit} slots from {begin.isoformat()} to {until.isoformat()}. Give a shorter range, or "
-            "a higher limit=."
-        )
-    put: int = (yield _put_backfill(name, slots)) if slots else 0
-    if put:
-        yield from _tell(schema, actor, "backfill", name, slots=put, start=begin.isoformat(), end=until.isoformat())
-    return put
+    yield from tell(schema, actor, "delete", name, **({"followed_by": children[:100]} if children else {}))
+    return children

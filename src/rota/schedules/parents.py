@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rota.errors import ConfigurationError
 from rota.postgres.query import Query, Row, Steps, nothing, statement
 
-__all__ = ["check_parents", "find_circle", "write_parents"]
+__all__ = ["check_parents", "find_children", "find_circle", "write_parents"]
 
 WRITE_PARENTS = statement(
     "write_parents",
@@ -53,6 +53,22 @@ FIND_MISSING = statement(
 def find_missing(children: Sequence[str]) -> Query[list[tuple[str, str]]]:
     """Children and the parents of theirs that do not exist."""
     return FIND_MISSING.query({"children": list(children)}, read=_pairs)
+
+
+FIND_CHILDREN = statement(
+    "find_children",
+    """
+    select edge.child
+    from {schema}.schedule_parents as edge
+    where edge.parent = %(parent)s
+    order by edge.child
+    """,
+)
+
+
+def find_children(parent: str) -> Query[list[str]]:
+    """Who follows it."""
+    return FIND_CHILDREN.query({"parent": parent}, read=lambda rows: [row[0] for row in rows])
 
 
 FIND_EDGES = statement(

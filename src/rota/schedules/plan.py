@@ -43,6 +43,7 @@ def _planned(due: DueSchedule) -> Plan:
             "start_at": due.start_at,
             "end_at": due.end_at,
             "exclude": None if due.exclude is None else json.loads(due.exclude),
+            "skipped": due.skipped_slots,
         },
         due.name,
     )

@@ -22,11 +22,11 @@ def preview_slots(schedule: str | ScheduleDefinition, n: int) -> Steps[list[date
     said: ScheduleDefinition | StoredSchedule
     if isinstance(schedule, ScheduleDefinition):
         now: datetime = yield database_time()
-        said, anchor, runs = schedule, schedule.start_at or now.replace(microsecond=0), 0
+        said, anchor, runs, skipped = schedule, schedule.start_at or now.replace(microsecond=0), 0, []
         first = next_slot(said, None, anchor, now)
     else:
         said = row = yield from find_schedule(check_schedule_name(schedule), lock=False)
-        anchor, runs, first = row.anchor, row.runs, row.next_slot
+        anchor, runs, skipped, first = row.anchor, row.runs, row.skipped_slots, row.next_slot
         if row.paused_at is not None and first is not None and first <= row.now:
             first = next_slot(row, row, anchor, row.now)  # as resuming it would have it
     if first is None:
@@ -34,4 +34,4 @@ def preview_slots(schedule: str | ScheduleDefinition, n: int) -> Steps[list[date
     if said.kind == "delay":
         return [first]  # what comes then hangs on the end of that run
     left = n if said.max_runs is None else min(n, said.max_runs - runs)
-    return [first, *timing_of(said, anchor).preview(first, max(0, left - 1))][:left]
+    return [first, *timing_of(said, anchor, skipped).preview(first, max(0, left - 1))][:left]

@@ -6,20 +6,22 @@ first of the new words that is neither past nor was given out before. What says 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from rota.errors import InvalidArguments
+from rota.errors import ConfigurationError, InvalidArguments
 from rota.jobs.codec import Codec, decoded, encoded
 from rota.jobs.conversion.plain import read_json
 from rota.jobs.inspect import database_time
 from rota.postgres.audit import record
 from rota.postgres.notify import notify, schedule_channel
 from rota.postgres.query import Steps
-from rota.schedules.definition import ScheduleDefinition, timing_of
+from rota.schedules.definition import ScheduleDefinition, plain, timing_of
 from rota.schedules.due import DueSchedule, Fired, fire
 from rota.schedules.every import interval_of
 from rota.schedules.parents import check_parents, write_parents
@@ -35,12 +37,13 @@ from rota.schedules.store import (
 )
 from rota.schedules.timing import jittered
 
-__all__ = ["SchedulesPut", "next_slot", "put_schedules", "says_the_same"]
+__all__ = ["Author", "SchedulesPut", "next_slot", "put_schedules", "says_the_same", "told_changes", "write"]
 
 _BATCH = 1000
+_MOST_TOLD = 100  # on record, of a put of many
 _COMPARED = [each.name for each in fields(ScheduleDefinition) if each.name not in ("name", "args")]
 # what decides which slots there are; as long as it stays, so does the next one
-_OF_TIME = ("kind", "cron", "every", "at", "tz", "dst_gap", "dst_overlap", "start_at", "end_at", "exclude", "jitter")
+_OF_TIME = ("kind", "cron", "at", "tz", "dst_gap", "dst_overlap", "start_at", "end_at", "exclude", "jitter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class SchedulesPut:
     changed: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
+    #: of those that were changed, by name and field: what it said before, and what it says now. None for arguments and keys
+    changes: Mapping[str, Mapping[str, tuple[Any, Any] | None]] = field(default_factory=dict, repr=False)
 
     def __bool__(self) -> bool:
         """Whether anything is different now."""
@@ -73,6 +78,7 @@ def put_schedules(
     codec: Codec | None,
     actor: str,
     prune_prefix: str | None = None,
+    action: str = "schedule.put",
 ) -> Steps[SchedulesPut]:
     """Put all of these by hand, in one transaction; with `prune_prefix`, delete others of that prefix that code does not say."""
     names = [definition.name for definition in definitions]
@@ -80,19 +86,31 @@ def put_schedules(
     locked: list[LockedName] = yield lock_rows(names, prune_prefix)
     put = yield from write(definitions, {}, actor=actor, codec=codec)
     kept = set(names)
-    surplus = [each.name for each in locked if not each.is_declared and each.name not in kept]
-    deleted: list[str] = (yield delete_rows(surplus)) if surplus else []
-    put = SchedulesPut(put.added, put.changed, put.unchanged, tuple(deleted))
+    surplus = {each.name for each in locked if not each.is_declared and each.name not in kept}
+    if followed := {(new.name, parent) for new in definitions for parent in new.parents if parent in surplus}:
+        told = "; ".join(f"{child!r} after {parent!r}" for child, parent in sorted(followed)[:10])
+        raise ConfigurationError(
+            f"Nothing was put: {prune_prefix!r} would prune what others of these follow: {told}. Put the parents as well."
+        )
+    deleted: list[str] = (yield delete_rows(sorted(surplus))) if surplus else []
+    put = replace(put, deleted=tuple(deleted))
     if put:
-        yield record(actor, "schedule.put", _told(put))
+        yield record(actor, action, _told(put))
         yield notify(schedule_channel(schema), "")
     return put
 
 
 def _told(put: SchedulesPut) -> dict[str, Any]:
     if len(put.added) + len(put.changed) == 1 and not put.deleted:
-        return {"schedule": (put.added + put.changed)[0]}
-    return {"added": len(put.added), "changed": len(put.changed), "deleted": list(put.deleted[:100])}
+        name = (put.added + put.changed)[0]
+        return {"schedule": name, **({"changes": put.changes[name]} if name in put.changes else {})}
+    counts = {"added": len(put.added), "changed": len(put.changed), "deleted": list(put.deleted[:_MOST_TOLD])}
+    return {**counts, "changes": told_changes(put)} if put.changes else counts
+
+
+def told_changes(put: SchedulesPut) -> dict[str, Any]:
+    """What became other, for the record: of no more than there is use for."""
+    return dict(islice(put.changes.items(), _MOST_TOLD))
 
 
 def write(
@@ -102,11 +120,15 @@ def write(
     added: list[str] = []
     changed: list[str] = []
     unchanged: list[str] = []
+    changes: dict[str, dict[str, tuple[Any, Any] | None]] = {}
     now: datetime = yield database_time()
     for start in range(0, len(definitions), _BATCH):
         batch = definitions[start : start + _BATCH]
         rows: dict[str, StoredSchedule] = yield read_rows([new.name for new in batch])
         same = {new.name for new in batch if new.name in rows and says_the_same(new, rows[new.name], codec)}
+        changes |= {
+            new.name: _changes(new, rows[new.name], codec) for new in batch if new.name in rows and new.name not in same
+        }
         rows |= yield from _give_out([rows[new.name] for new in batch if new.name in rows and new.name not in same])
         written = []
         for new in batch:
@@ -119,13 +141,29 @@ def write(
         if written:
             yield write_rows(written)
             yield write_parents({new.name: new.parents for new in batch if new.name not in same})
-    yield from check_parents([new.name for new in definitions if new.parents])
-    return SchedulesPut(tuple(added), tuple(changed), tuple(unchanged))
+    # a parent may have gone since: what says the same waits, as it did, and says so
+    known = set(unchanged)
+    yield from check_parents([new.name for new in definitions if new.parents and new.name not in known])
+    return SchedulesPut(tuple(added), tuple(changed), tuple(unchanged), changes=changes)
 
 
 def says_the_same(new: ScheduleDefinition, old: StoredSchedule, codec: Codec | None) -> bool:
     if old.problem is not None or any(getattr(new, name) != getattr(old, name) for name in _COMPARED):
         return False
+    return _same_args(new, old, codec)
+
+
+def _changes(new: ScheduleDefinition, old: StoredSchedule, codec: Codec | None) -> dict[str, tuple[Any, Any] | None]:
+    """What becomes other. Arguments and keys are only named: they may be about someone, and this is kept for good."""
+    told: dict[str, tuple[Any, Any] | None] = {
+        name: None if name == "key" else (plain(getattr(old, name)), plain(getattr(new, name)))
+        for name in _COMPARED
+        if getattr(new, name) != getattr(old, name)
+    }
+    return told if _same_args(new, old, codec) else {**told, "args": None}
+
+
+def _same_args(new: ScheduleDefinition, old: StoredSchedule, codec: Codec | None) -> bool:
     try:
         stored: bool = decoded(codec, old.args) == read_json(new.args)
     except InvalidArguments:  # whatever it says, nobody here could read it
@@ -158,7 +196,9 @@ def _is_due(row: StoredSchedule) -> bool:
 
 
 def _as_due(row: StoredSchedule) -> DueSchedule:
-    return DueSchedule._make(getattr(row, name) for name in DueSchedule._fields)
+    due = DueSchedule._make(getattr(row, name) for name in DueSchedule._fields)
+    # which is read as text there
+    return due._replace(exclude=None if row.exclude is None else json.dumps(row.exclude))
 
 
 def next_slot(
@@ -171,7 +211,7 @@ def next_slot(
     if new.kind == "once":
         is_over = old is not None and old.at == new.at and old.next_slot is None and old.problem is None
         return None if is_over else new.at
-    timing = timing_of(new, anchor)
+    timing = timing_of(new, anchor, old.skipped_slots if old else ())
     if new.kind == "delay":
         if old is not None and old.live:
             return None  # it is counted from the end of that run
@@ -188,8 +228,8 @@ def _row(
     *,
     is_same: bool,
 ) -> dict[str, Any]:
-    same_pace = old is not None and (old.every, old.start_at) == (new.every, new.start_at)
-    anchor = old.anchor if old is not None and same_pace else new.start_at or now.replace(microsecond=0)
+    keeps_anchor = old is not None and _same_pace(new, old) and old.start_at == new.start_at
+    anchor = old.anchor if old is not None and keeps_anchor else new.start_at or now.replace(microsecond=0)
     slot: datetime | None
     at: datetime | None
     if (
@@ -233,4 +273,14 @@ def _is_kept(new: ScheduleDefinition, old: StoredSchedule) -> bool:
     """Whether the next slot stays, as nothing changes that decides about it."""
     if old.problem is not None or (new.max_runs is not None and old.runs >= new.max_runs):
         return False
-    return all(getattr(new, name) == getattr(old, name) for name in _OF_TIME)
+    return _same_pace(new, old) and all(getattr(new, name) == getattr(old, name) for name in _OF_TIME)
+
+
+def _same_pace(new: ScheduleDefinition, old: StoredSchedule) -> bool:
+    """Whether it is every so often as before, in whatever words."""
+    if new.every is None or old.every is None or new.every == old.every:
+        return new.every == old.every
+    try:
+        return interval_of(new.every) == interval_of(old.every)
+    except ConfigurationError:  # someone wrote something else into the row
+        return False

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Page
 from datetime import datetime
 from typing import Any, Unpack
 
 from rota.clock import Duration
-from rota.errors import ConfigurationError, ScheduleNotFound
+from rota.errors import ScheduleNotFound
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
-from rota.jobs.enqueue import check_at, check_delay
 from rota.jobs.job import Job, Owner
 from rota.postgres.audit import actor
 from rota.postgres.names import check_name
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps
-from rota.schedules.arguments import check_arguments, laid_over
+from rota.schedules.arguments import check_arguments
+from rota.schedules.backfill import Range, clear_slots, put_backfill
+from rota.schedules.change import change_schedule
 from rota.schedules.definition import ScheduleDefinition, ScheduleOptions, check_schedule_name, define
 from rota.schedules.gather import gather
 from rota.schedules.history import ScheduleRun, list_runs
-from rota.schedules.operate import (
-    backfill_schedule,
-    delete_schedule,
-    find_schedule,
-    pause_schedule,
-    queued_arguments,
-    resume_schedule,
-    skip_slot,
-    trigger_schedule,
-)
+from rota.schedules.operate import delete_schedule, find_schedule, pause_schedule, resume_schedule, skip_slot
 from rota.schedules.preview import preview_slots
 from rota.schedules.put import SchedulesPut, put_schedules
 from rota.schedules.store import StoredSchedule
+from rota.schedules.trigger import trigger_schedule
 from rota.schedules.view import Schedule, get_schedule, list_schedules
 
 __all__ = ["Schedules"]
@@ -98,6 +92,38 @@ class Schedules:
     ) -> Schedule:
         definition = define(name, task, args, options, self._tasks)
         return self._database.run_steps_sync(self._putting(definition, by), dry_run=dry_run)
+
+    async def change(
+        self,
+        name: str,
+        *,
+        task: Task[..., Any] | str | None = None,
+        args: Mapping[str, Any] | None = None,
+        reset: Page[str] = (),
+        by: str | None = None,
+        dry_run: bool = False,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """Have the schedule say this, and all else as before, and return it.
+
+        `args` go over those it has, name by name, and `options` are those of `put`; `reset` names options that are to be as if
+        they had never been given. Another word for when takes the place of the one there is, and of rules that mean nothing
+        beside it. Raises ScheduleNotFound, and what `put` raises.
+        """
+        return await self._database.run_steps(self._changing(name, task, args, reset, by, options), dry_run=dry_run)
+
+    def change_sync(
+        self,
+        name: str,
+        *,
+        task: Task[..., Any] | str | None = None,
+        args: Mapping[str, Any] | None = None,
+        reset: Page[str] = (),
+        by: str | None = None,
+        dry_run: bool = False,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        return self._database.run_steps_sync(self._changing(name, task, args, reset, by, options), dry_run=dry_run)
 
     async def put_many(
         self,
@@ -176,8 +202,9 @@ class Schedules:
     ) -> Job[Any]:
         """Run it by hand, now or later, whatever its rules say, and return the job.
 
-        `args` go over those of the schedule, name by name. One that was asked for before, with the same arguments, and has
-        not begun is returned in its place (`job.existing`). Raises ScheduleNotFound, InvalidArguments.
+        `args` go over those of the schedule, name by name. One that was asked for before, with the same arguments, for at once
+        or for the same `at`, and has not begun is returned in its place (`job.existing`); each `delay` is another moment, and
+        so another run. Raises ScheduleNotFound, InvalidArguments.
         """
         return await self._database.run_steps(self._triggering(name, args, at, delay, by), dry_run=dry_run)
 
@@ -200,15 +227,16 @@ class Schedules:
     def skip_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> datetime:
         return self._database.run_steps_sync(self._skipping(name, by), dry_run=dry_run)
 
-    async def delete(self, name: str, *, by: str | None = None, dry_run: bool = False) -> None:
+    async def delete(self, name: str, *, by: str | None = None, dry_run: bool = False) -> Page[str]:
         """Delete it, and what waits of it; jobs that are queued or running go on, and its runs stay on record.
 
-        One that code declares comes back when a process that does starts. Raises ScheduleNotFound.
+        One that code declares comes back when a process that does starts. Returns the names of those that follow it: they
+        stay, and are idle until it is back or they are put anew. Raises ScheduleNotFound.
         """
-        await self._database.run_steps(self._deleting(name, by), dry_run=dry_run)
+        return await self._database.run_steps(self._deleting(name, by), dry_run=dry_run)
 
-    def delete_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> None:
-        self._database.run_steps_sync(self._deleting(name, by), dry_run=dry_run)
+    def delete_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> Page[str]:
+        return self._database.run_steps_sync(self._deleting(name, by), dry_run=dry_run)
 
     async def preview(self, schedule: str | ScheduleDefinition, n: int = 10) -> Page[datetime]:
         """Its next n slots, or as many as there are, without jitter: of the one of this name, or of one that `define` made."""
@@ -229,10 +257,16 @@ class Schedules:
     ) -> int:
         """Run the slots from `start` to before `end` that have not run, as its overlap rule lets them; returns how many.
 
-        Slots that are still to come are not among them. More than `limit` are refused. Raises NotPossible for a schedule
-        without slots, ScheduleNotFound.
+        Slots that are still to come are not among them, and those of a paused one wait. More than `limit` are refused. To take
+        back what has not begun: clear. Raises NotPossible for a schedule without slots, ScheduleNotFound.
         """
-        return await self._database.run_steps(self._filling(name, start, end, limit, by), dry_run=dry_run)
+        asked = Range(start, end, limit)
+        while True:
+            row = await self._database.run_steps(find_schedule(check_schedule_name(name), lock=False))
+            slots = await asyncio.to_thread(asked.slots, row)
+            put = await self._database.run_steps(self._filling(row, asked, slots, by), dry_run=dry_run)
+            if put is not None:  # else someone has changed it meanwhile
+                return put
 
     def backfill_sync(
         self,
@@ -244,7 +278,22 @@ class Schedules:
         by: str | None = None,
         dry_run: bool = False,
     ) -> int:
-        return self._database.run_steps_sync(self._filling(name, start, end, limit, by), dry_run=dry_run)
+        asked = Range(start, end, limit)
+        while True:
+            row = self._database.run_steps_sync(find_schedule(check_schedule_name(name), lock=False))
+            put = self._database.run_steps_sync(self._filling(row, asked, asked.slots(row), by), dry_run=dry_run)
+            if put is not None:
+                return put
+
+    async def clear(self, name: str, *, by: str | None = None, dry_run: bool = False) -> int:
+        """Forget its runs that wait, for another to end or for the end of a pause: of a backfill, or since `overlap` queues them.
+
+        What is queued or running goes on. Returns how many they were. Raises ScheduleNotFound.
+        """
+        return await self._database.run_steps(self._clearing(name, by), dry_run=dry_run)
+
+    def clear_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> int:
+        return self._database.run_steps_sync(self._clearing(name, by), dry_run=dry_run)
 
     async def history(self, name: str, *, limit: int = 100, after: int | None = None) -> Page[ScheduleRun]:
         """Its runs with their outcomes, the newest first; `after` is the last id of the page before."""
@@ -256,6 +305,28 @@ class Schedules:
     def _putting(self, definition: ScheduleDefinition, by: str | None) -> Steps[Schedule]:
         yield from put_schedules([definition], schema=self._schema, codec=self._codec, actor=actor(by))
         return (yield from self._shown(definition.name))
+
+    def _changing(
+        self,
+        name: str,
+        task: Task[..., Any] | str | None,
+        args: Mapping[str, Any] | None,
+        reset: Page[str],
+        by: str | None,
+        options: Mapping[str, Any],
+    ) -> Steps[Schedule]:
+        yield from change_schedule(
+            check_schedule_name(name),
+            task,
+            args,
+            options,
+            reset,
+            tasks=self._tasks,
+            schema=self._schema,
+            codec=self._codec,
+            actor=actor(by),
+        )
+        return (yield from self._shown(name))
 
     def _putting_many(self, items: Iterable[Any], prune_prefix: str | None, by: str | None) -> Steps[SchedulesPut]:
         if prune_prefix is not None:
@@ -282,43 +353,21 @@ class Schedules:
     def _skipping(self, name: str, by: str | None) -> Steps[datetime]:
         return skip_slot(check_schedule_name(name), self._schema, actor(by))
 
-    def _deleting(self, name: str, by: str | None) -> Steps[None]:
+    def _deleting(self, name: str, by: str | None) -> Steps[Page[str]]:
         return delete_schedule(check_schedule_name(name), self._schema, actor(by))
 
-    def _filling(self, name: str, start: datetime, end: datetime, limit: int, by: str | None) -> Steps[int]:
-        return backfill_schedule(
-            check_schedule_name(name), start, end, limit=limit, schema=self._schema, actor=actor(by)
-        )
+    def _filling(self, row: StoredSchedule, asked: Range, slots: Page[datetime], by: str | None) -> Steps[int | None]:
+        return put_backfill(row, asked, slots, schema=self._schema, actor=actor(by))
+
+    def _clearing(self, name: str, by: str | None) -> Steps[int]:
+        return clear_slots(check_schedule_name(name), self._schema, actor(by))
 
     def _triggering(
-        self,
-        name: str,
-        args: Mapping[str, Any] | None,
-        at: datetime | None,
-        delay: Duration | None,
-        by: str | None,
+        self, name: str, args: Mapping[str, Any] | None, at: datetime | None, delay: Duration | None, by: str | None
     ) -> Steps[Job[Any]]:
-        if at is not None and delay is not None:
-            raise ConfigurationError(f"{name!r} cannot be triggered with both at= and delay=: give one of them.")
-        # by a codec only we can tell whether one was asked for before: no other may ask meanwhile
-        looks = self._codec is not None and bool(args)
-        row = yield from find_schedule(check_schedule_name(name), lock=looks)
-        said: list[str] = (yield queued_arguments(name)) if looks else []
-        refused = f"Schedule {name!r} was not triggered"
-        task = self._tasks.get(row.task)
-        given: str | None = None
-        # what listens or is dormant may have been put without arguments that somebody must bring along
-        if args or row.kind == "event" or row.dormant:
-            given = laid_over(row.args, row.version, args, task=task, codec=self._codec, refused=refused, said=said)
-        return (
-            yield from trigger_schedule(
-                row,
-                given if args else None,
-                at=None if at is None else check_at(at),
-                delay=None if delay is None else check_delay(delay),
-                actor=actor(by),
-                app=self._app,
-            )
+        check_schedule_name(name)
+        return trigger_schedule(
+            name, args, at, delay, tasks=self._tasks, codec=self._codec, actor=actor(by), app=self._app
         )
 
     def _shown(self, name: str) -> Steps[Schedule]:

@@ -68,6 +68,7 @@ class StoredSchedule(NamedTuple):
     next_slot: datetime | None
     next_at: datetime | None
     last_slot: datetime | None
+    skipped_slots: list[datetime]
     runs: int
     paused_at: datetime | None
     problem: str | None
@@ -145,8 +146,8 @@ READ_ROWS = statement(
         known.tags, known.redact, known.retention, known.lost_limit, known.kind, known.cron, known.every, known.delay,
         known.at, known.event, known.tz, known.anchor, known.dst_gap, known.dst_overlap, known.start_at, known.end_at,
         known.max_runs, known.jitter, known.exclude, known.misfire, known.misfire_grace, known.misfire_limit,
-        known.overlap, known.dormant, known.note, known.next_slot, known.next_at, known.last_slot, known.runs,
-        known.paused_at, known.problem, known.owner, known.digest, known.digests,
+        known.overlap, known.dormant, known.note, known.next_slot, known.next_at, known.last_slot, known.skipped_slots,
+        known.runs, known.paused_at, known.problem, known.owner, known.digest, known.digests,
         array(
             select edge.parent
             from {schema}.schedule_parents as edge

@@ -11,6 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from rota.errors import ConfigurationError
+from rota.jobs.enqueue import LATEST_YEAR
 from rota.schedules.cron import Cron
 from rota.schedules.every import Delay, Every, Once
 from rota.schedules.exclude import Exclude
@@ -28,12 +29,15 @@ UNTIMED = ("after", "event", "manual")
 _LEFT_OUT = 4000
 _LEFT_OUT_FOR = timedelta(days=36525)
 
+_FIRST = datetime.min.replace(tzinfo=UTC)
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """The slots of a schedule: those of `trigger` from `start_at` to before `end_at` that `exclude` does not cover.
 
-    Without a trigger (a schedule that something else fires) there are none. `tz` is the zone of `exclude`.
+    Without a trigger (a schedule that something else fires) there are none. `tz` is the zone of `exclude`. `skipped` are
+    instants at which there is none either.
     """
 
     trigger: Trigger | None
@@ -41,6 +45,7 @@ class Timing:
     tz: str = "UTC"
     start_at: datetime | None = None
     end_at: datetime | None = None
+    skipped: frozenset[datetime] = frozenset()
     _zone: ZoneInfo = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +63,8 @@ class Timing:
     def from_json(cls, kind: str, spec: Mapping[str, Any], name: str = "") -> Timing:
         """The timing of a stored schedule: its kind, and its columns or their JSON; what is not needed is not looked at.
 
-        cron: cron, tz, gap, overlap. every: every, anchor, tz. delay: every, tz. once: at. All: exclude, start_at, end_at.
+        cron: cron, tz, gap, overlap. every: every, anchor, tz. delay: every, tz. once: at. All: exclude, start_at, end_at,
+        skipped.
         Instants are datetimes or ISO text. A ConfigurationError names what is missing or wrong.
         """
         tz = spec.get("tz") or "UTC"
@@ -76,7 +82,8 @@ class Timing:
         elif kind == "once":
             trigger = Once(_instant(_needed(spec, "at", kind), "at"))
         start_at, end_at = (_instant(spec.get(each), each) for each in ("start_at", "end_at"))
-        return cls(trigger, Exclude.from_json(spec.get("exclude")), tz, start_at, end_at)
+        skipped = frozenset(aware(each, "skipped") for each in spec.get("skipped") or ())
+        return cls(trigger, Exclude.from_json(spec.get("exclude")), tz, start_at, end_at, skipped)
 
     def next(self, after: datetime) -> datetime | None:
         """The first slot strictly after this instant, in UTC, or None when there is none to come."""
@@ -94,8 +101,11 @@ class Timing:
         begin = after
         for _ in range(_LEFT_OUT):
             slot = trigger.next(after)
-            if slot is None or (self.end_at and slot >= self.end_at):
+            if slot is None or slot.year >= LATEST_YEAR or (self.end_at and slot >= self.end_at):
                 return None
+            if slot in self.skipped:
+                after = slot
+                continue
             if not self.exclude or not self.leaves_out(slot):
                 return slot
             if slot - begin > _LEFT_OUT_FOR:
@@ -106,7 +116,8 @@ class Timing:
     def between(self, start: datetime, end: datetime, limit: int = 10_000) -> list[datetime]:
         """The first `limit` slots from `start` to before `end`."""
         slots: list[datetime] = []
-        slot = self.next(aware(start, "start") - INSTANT)
+        begin = aware(start, "start")
+        slot = self.next(begin - INSTANT if begin > _FIRST else begin)
         while slot is not None and slot < end and len(slots) < limit:
             slots.append(slot)
             slot = self.next(slot)
@@ -125,13 +136,20 @@ class Timing:
             upto = min(upto, self.end_at - INSTANT)
         if self.trigger is None or upto <= after:
             return 0
+        count = self._count(self.trigger, after, upto)
+        for each in self.skipped:
+            if after < each <= upto:
+                count -= self._count(self.trigger, each - INSTANT, each)
+        return count
+
+    def _count(self, trigger: Trigger, after: datetime, upto: datetime) -> int:
         if not self.exclude:
-            return self.trigger.count(after, upto)
+            return trigger.count(after, upto)
         edges = [after + INSTANT]
         while edges[-1] <= upto:
             edges.append(self._until(edges[-1]))
         return sum(
-            self.trigger.count(begin - INSTANT, min(end - INSTANT, upto))
+            trigger.count(begin - INSTANT, min(end - INSTANT, upto))
             for begin, end in pairwise(edges)
             if not self.leaves_out(begin)
         )

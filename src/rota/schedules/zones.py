@@ -31,24 +31,33 @@ INSTANT = timedelta(microseconds=1)
 _SECOND = timedelta(seconds=1)
 
 
-@lru_cache(maxsize=1024)
 def zone_of(tz: str) -> ZoneInfo:
     """The zone of this name, or a ConfigurationError that names the nearest ones."""
-    # these differ from machine to machine, or count leap seconds: two schedulers would not agree on a slot
-    if isinstance(tz, str) and tz not in ("localtime", "posixrules") and not tz.startswith(("right/", "posix/")):
-        try:
-            return ZoneInfo(tz)
-        except (OSError, ValueError, LookupError):  # no such file, a folder, a path out of the tree, no zone in it
-            pass
+    try:
+        if isinstance(tz, str):
+            return _zone(tz)
+    except (OSError, ValueError, LookupError):  # no such file, a folder, a path out of the tree, no zone in it
+        pass
     near = difflib.get_close_matches(str(tz), sorted(available_timezones()), n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "use a name such as 'Europe/Berlin' or 'UTC'."
     raise ConfigurationError(f"tz={tz!r}: this machine's zone data has no such zone; {hint}")
 
 
+@lru_cache(maxsize=1024)
+def _zone(tz: str) -> ZoneInfo:
+    # these differ from machine to machine, or count leap seconds: two schedulers would not agree on a slot
+    if tz not in ("localtime", "posixrules") and not tz.startswith(("right/", "posix/")):
+        return ZoneInfo(tz)
+    raise LookupError(tz)
+
+
 def aware(at: object, what: str) -> datetime:
     """The instant in UTC, or a ConfigurationError if it is no datetime or names no instant."""
-    if isinstance(at, datetime) and at.utcoffset() is not None:
-        return at.astimezone(UTC)
+    try:
+        if isinstance(at, datetime) and at.utcoffset() is not None:
+            return at.astimezone(UTC)
+    except OverflowError:  # in UTC it is in a year that no datetime holds
+        pass
     raise ConfigurationError(
         f"{what}={at!r}: an instant is a datetime with a time zone, such as datetime(2027, 1, 31, 9, tzinfo=UTC)."
     )

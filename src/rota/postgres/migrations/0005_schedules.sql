@@ -55,6 +55,8 @@ create table {schema}.schedules (
     next_slot timestamptz,
     next_at timestamptz,
     last_slot timestamptz,
+    -- those to come that someone wants left out
+    skipped_slots timestamptz[] not null default '{}',
     last_job bigint,
     runs bigint not null default 0,
     skipped bigint not null default 0,
@@ -79,6 +81,7 @@ create table {schema}.schedules (
     -- one row that cannot be read, or added to, would stop every other
     check (least(at, anchor, start_at, end_at, next_slot, next_at, last_slot) >= '0001-01-02 UTC'),
     check (greatest(at, anchor, start_at, end_at, next_slot, next_at, last_slot) <= '9999-12-30 UTC'),
+    check ('0001-01-02 UTC' <= all (skipped_slots) and '9999-12-30 UTC' >= all (skipped_slots)),
     check (least(paused_at, succeeded_at, failed_at, created_at, updated_at) >= '0001-01-02 UTC'),
     check (greatest(paused_at, succeeded_at, failed_at, created_at, updated_at) <= '9999-12-30 UTC'),
     check (greatest(runs, skipped, missed) < 1::bigint << 60),
