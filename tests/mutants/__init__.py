@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from tests.mutants import concurrency, kernel, leadership, people, queue, schedules, timing, unique, worker
+from tests.mutants import (
+    changes,
+    concurrency,
+    kernel,
+    leadership,
+    people,
+    queue,
+    rows,
+    schedules,
+    timing,
+    unique,
+    worker,
+)
 from tests.mutants.mutant import PACKAGE, Mutant
 
 __all__ = ["MUTANTS", "PACKAGE", "Mutant"]
@@ -17,4 +29,6 @@ MUTANTS = [
     *leadership.MUTANTS,
     *timing.MUTANTS,
     *schedules.MUTANTS,
+    *changes.MUTANTS,
+    *rows.MUTANTS,
 ]

@@ -109,8 +109,8 @@ MUTANTS = [
     Mutant(
         "leaving before the work is handed back",
         "app.py",
-        "await worker.run(place.control, singletons, drain=drain, grace=grace)",
-        "await asyncio.gather(worker.run(place.control, singletons, drain=drain, grace=grace), place.leave())",
+        "await worker.run(place.control, (singletons, polling), drain=drain, grace=grace)",
+        "await asyncio.gather(worker.run(place.control, (singletons, polling), drain=drain, grace=grace), place.leave())",
         "tests/flows/test_signal_to_exit.py",
     ),
     Mutant(
