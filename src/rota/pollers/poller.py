@@ -18,7 +18,7 @@ from rota.pollers.declare import declare_pollers
 from rota.pollers.definition import PollerDefinition
 from rota.pollers.due import Plan
 from rota.pollers.execute import Executor, FailedPoll, Outcome
-from rota.pollers.inspect import DueRow, Holder, find_holder, preview_rows
+from rota.pollers.inspect import Backlog, DueRow, Holder, backlog, find_holder, preview_rows
 from rota.pollers.plan import plan_of
 from rota.pollers.running import key_text
 from rota.pollers.sessions import Sessions
@@ -109,6 +109,14 @@ class Poller(Generic[P, R]):
 
     def preview_sync(self, max_rows: int = 10) -> list[DueRow]:
         return _now(self.preview(max_rows), "preview")
+
+    async def backlog(self) -> Backlog:
+        """How many rows are due at this moment that nobody has yet, and since when; counts all of them."""
+        async with self._sessions() as sessions:
+            return await sessions.looking.run(backlog(await plan_of(sessions.looking, self.definition)))
+
+    def backlog_sync(self) -> Backlog:
+        return _now(self.backlog(), "backlog")
 
     @contextlib.asynccontextmanager
     async def _sessions(self) -> AsyncIterator[Sessions]:
