@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from rota.clock import Duration
 from rota.errors import ConfigurationError
 from rota.pollers.adaptive import Adaptive
+from rota.pollers.check import PollerCheck
 from rota.pollers.definition import CountedFrom, PollerDefinition, Unit, define
 from rota.pollers.inspect import ParkedRow, PollerView, list_parked, list_pollers
 from rota.pollers.operate import pause_poller, release_rows, resume_poller
@@ -113,6 +114,13 @@ class Pollers(Mapping[str, Poller[..., Any]]):
     @property
     def definitions(self) -> Sequence[PollerDefinition]:
         return [poller.definition for poller in self._pollers.values()]
+
+    async def check(self, name: str) -> PollerCheck:
+        """How PostgreSQL finds the due rows of this poller of the app, which index is missing, and what else to know."""
+        return await self[name].check()
+
+    def check_sync(self, name: str) -> PollerCheck:
+        return self[name].check_sync()
 
     def tally(self) -> dict[str, PollerTally]:
         """What this process has polled since it began, by poller; those of the whole cluster add up."""
