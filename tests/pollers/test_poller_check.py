@@ -145,6 +145,8 @@ def test_the_statement_is_the_one_promised(rota_app: TestRota, db: Db) -> None:
     expression = make(rota_app, "x", due="checked_at + pause", done="checked_at = null")
     ordered = make(rota_app, "o", **PAID, order_by="priority desc -- urgent")
     assert expression.check_sync().missing.statement.endswith(" ((checked_at + pause))")  # type: ignore[union-attr]
+    remarked = make(rota_app, "r", **FORMS["a column of intervals"])
+    assert remarked.check_sync().missing.statement.endswith(" where (enabled -- not the others\n)")  # type: ignore[union-attr]
     assert ordered.check_sync().missing.statement.endswith(  # type: ignore[union-attr]
         """ (priority desc -- urgent\n, "id") where (status = 'paid')"""
     )
@@ -164,6 +166,7 @@ def test_an_index_is_missing_also_while_the_table_is_small(rota_app: TestRota, d
     assert (after.index, after.is_fit, after.warnings) == ("feeds_fetch_due", True, ())
 
 
+@pytest.mark.direct("a session there began before it was set up so")
 def test_an_index_that_is_there_and_not_used_is_remarked_on(rota_app: TestRota, db: Db) -> None:
     poller = make(rota_app, **LAST)
     fill(db)
@@ -217,7 +220,13 @@ def test_an_index_with_rows_that_where_leaves_out_is_remarked_on(rota_app: TestR
 
 @pytest.mark.parametrize(
     "where",
-    ["created_at < now()", "id in (select id from feeds as other)", "random() < 2", "enabled and now() is not null"],
+    [
+        "created_at < now()",
+        "id in (select id from feeds as other)",
+        "priority <= (select max(priority) from feeds)",
+        "random() < 2",
+        "enabled and now() is not null",
+    ],
 )
 def test_a_condition_that_no_index_takes_is_left_out_of_it(rota_app: TestRota, db: Db, where: str) -> None:
     poller = make(rota_app, **LAST, where=where)
@@ -275,6 +284,7 @@ def test_a_key_that_no_index_leads_to_is_told_of(rota_app: TestRota, db: Db) -> 
     assert "no index leads to a row by its key (name)" in " ".join(poller.check_sync().warnings)
 
 
+@pytest.mark.direct("the pooler knows no such role")
 def test_rights_that_are_missing_are_told_with_the_grant(rota_app: TestRota, db: Db, rota_database: str) -> None:
     db.execute("drop role if exists check_reader")
     db.execute("create role check_reader login")
@@ -301,6 +311,7 @@ def test_rights_that_are_missing_are_told_with_the_grant(rota_app: TestRota, db:
     assert "may not" not in " ".join(both.warnings)
 
 
+@pytest.mark.direct("the pooler knows no such role")
 def test_without_temporary_tables_the_index_is_proposed_untried(rota_app: TestRota, db: Db, rota_database: str) -> None:
     database = sql.Identifier(db.info.dbname)
     db.execute("drop role if exists check_plain")
@@ -337,7 +348,7 @@ def test_an_index_whose_making_was_cut_off_is_told_of(rota_app: TestRota, db: Db
 
 
 def test_names_fit_and_stay_apart(rota_app: TestRota, db: Db) -> None:
-    table = 'a "quoted" table, 63 bytes long; drop table feeds; -- 0123456789'[:63]
+    table = 'a "quoted"\ntable, 63 bytes long; drop table feeds; -- 0123456789'[:63]
     db.execute(sql.SQL("alter table feeds rename to {}").format(sql.Identifier(table)))
     one, two = (make(rota_app, f"fétch's \\ {n}", ("public", table), **LAST) for n in (1, 2))
 
