@@ -35,6 +35,11 @@ from rota.leases.leadership import Leadership
 from rota.leases.lock import Lock
 from rota.leases.members import MemberView
 from rota.leases.trust import LeaseSettings
+from rota.pollers.check import PollerCheck
+from rota.pollers.index import MissingIndex
+from rota.pollers.inspect import Backlog
+from rota.pollers.pollers import Pollers
+from rota.pollers.tally import Durations, PollerTally
 from rota.schedules.declare import Declarations
 from rota.schedules.definition import ScheduleOptions
 from rota.schedules.emit import Emit
@@ -59,10 +64,14 @@ VARIABLES = {
     "ROTA_TEST_DATABASE_URL": "The server the pytest plugin makes its databases on, instead of an embedded one.",
 }
 
-MADE_BY_US = {"rota.Task", "rota.RunningJob", "rota.Transaction", "rota.Term"}  # nobody else calls their constructors
+MADE_BY_US = {
+    *("rota.Task", "rota.RunningJob", "rota.Transaction", "rota.Term"),
+    *("rota.Poller", "rota.RunningPoll", "rota.PollTransaction"),
+}  # nobody else calls their constructors
 OUR_CALLS = {
     "Term": {"end", "give_up", "give_up_sync", "look", "loss", "patience"},
     "Declarations": {"definitions", "kept"},
+    "Pollers": {"definitions"},
 }  # methods that only the library itself calls
 
 OBJECTS: dict[str, tuple[str, Any]] = {
@@ -72,6 +81,12 @@ OBJECTS: dict[str, tuple[str, Any]] = {
     "options": ("The options of a schedule", ScheduleOptions),
     "declared": ("`app.cron` and `app.every`: schedules in code", Declarations),
     "emit": ("`app.emit`: events that schedules listen to", Emit),
+    "pollers": ("`app.poller` and `app.pollers`: tables of yours that are polled", Pollers),
+    "check": ("What `poller.check()` returns", PollerCheck),
+    "missing": ("An index that a check misses", MissingIndex),
+    "backlog": ("What `poller.backlog()` returns", Backlog),
+    "tally": ("What `app.pollers.tally()` has for each poller", PollerTally),
+    "durations": ("The durations of a tally", Durations),
     "leadership": ("What `app.leadership(name)` returns", Leadership),
     "lock": ("What `app.lock(name)` returns", Lock),
     "leaders": ("`app.leaders`: who leads what", Leaders),
@@ -100,21 +115,26 @@ SAMPLES: dict[str, Any] = {
     "ids": (7, 8),
     "job": 42,
     "jobs": 12,
+    "key": [7],
     "kind": "resigned",
     "roles": ("shop_jobs",),
     "statements": 9,
     "left": (),
+    "losses": 1,
     "member": UUID("6ba7b810-9dad-41d1-80b4-00c04fd430c8"),
     "name": "web-1:4711",
     "number": 1,
+    "parked": False,
     "part": "jobs: claim",
     "pause": 600.0,
+    "poller": "fetch_feeds",
     "problem": "cron='61 * * * *': the minute cannot be '61': 61 is not within 0-59.",
     "queue": "mail",
     "queues": None,
     "reason": "suspected",
     "removed": 250,
     "retry_in": 1.5,
+    "rows": 100,
     "runs": 1,
     "seconds": 0.25,
     "task": "send_welcome",
@@ -416,6 +436,12 @@ def sample(cls: Any) -> facts.Fact:
     values = {field.name: SAMPLES[field.name] for field in dataclasses.fields(cls)}
     if cls in (facts.JobFailed, facts.JobRaisedAfterSuccess):
         values["error"] = TimeoutError("bank busy")
+    if cls in (facts.RowFailed, facts.RowRaisedAfterSuccess):
+        values["error"] = TimeoutError("no answer from example.com")
+    if cls is facts.RowPolled:
+        values |= {"fate": "gone", "changed": False}
+    if cls is facts.PollerHindered:
+        values["error"] = "PostgreSQL refused a statement of Rota's: permission denied for table feeds"
     if cls is facts.JobLost:
         values["error"] = "its worker 6ba7b810-9dad-41d1-80b4-00c04fd430c8 was lost"
     if cls is facts.JobCancelled:

@@ -12,6 +12,14 @@ from rota.facts import (
     LeadershipEnded,
     LeadershipGained,
     MemberLeft,
+    PollerHindered,
+    RowClaimLost,
+    RowFailed,
+    RowLocked,
+    RowLost,
+    RowPolled,
+    RowRaisedAfterSuccess,
+    RowsClaimed,
     SingletonFailed,
     StandingBy,
     TakeoverHindered,
@@ -92,6 +100,64 @@ def test_who_leads_is_told_in_words_and_a_singleton_that_failed_with_its_trace(
             "WARNING",
             "indexer cannot be led yet: its last leader (epoch 5) left a session inside its transaction; it is waited for, as this "
             "role may not end a session of ana, bo: log in as the same role, or grant pg_signal_backend",
+            False,
+        ),
+    ]
+
+
+def test_what_becomes_of_polled_rows_is_told_where_someone_must_know(caplog: pytest.LogCaptureFixture) -> None:
+    facts, error = Facts(), ValueError("no such feed")
+    stop = log_facts(facts)
+
+    with caplog.at_level(logging.DEBUG, "rota"):
+        facts.emit(RowsClaimed("fetch", 5))
+        facts.emit(RowPolled("fetch", [7], 0.1, "done", True))
+        facts.emit(RowPolled("fetch", [7], 0.1, "changed", False))
+        facts.emit(RowPolled("fetch", [7], 0.1, "gone", False))
+        facts.emit(RowFailed("fetch", [7], 1, 0.1, error, 10.0))
+        facts.emit(RowFailed("fetch", ["a", 7], 10, 0.1, error, None))
+        facts.emit(RowFailed("fetch", [7], 1, 0.1, "in another process", None))
+        facts.emit(RowLost("fetch", [7], uuid4(), 1, False))
+        facts.emit(RowLost("fetch", [7], uuid4(), 3, True))
+        facts.emit(RowClaimLost("fetch", [7], 1))
+        facts.emit(RowLocked("fetch", [7]))
+        facts.emit(RowRaisedAfterSuccess("fetch", [7], error))
+        facts.emit(PollerHindered("fetch", "column feeds.x does not exist", 2.0))
+    stop()
+
+    said = [
+        (record.levelname, record.message.removeprefix("poller fetch"), bool(record.exc_info))
+        for record in caplog.records
+    ]
+    assert said == [
+        ("INFO", ": row 7 was polled, and stamped although it fits where= no longer", False),
+        ("INFO", ": row 7 was deleted while it was polled", False),
+        ("WARNING", ": row 7 failed in attempt 1: ValueError: no such feed; next attempt in 10.0 s", False),
+        (
+            "ERROR",
+            ': row ["a", 7] failed in attempt 10: ValueError: no such feed; it is parked, until: '
+            "rota pollers release fetch '[\"a\", 7]'",
+            True,
+        ),
+        (
+            "ERROR",
+            ": row 7 failed in attempt 1: in another process; it is parked, until: rota pollers release fetch 7",
+            False,
+        ),
+        ("WARNING", ": row 7 was lost with its process (loss 1); it is tried again, apart from others", False),
+        ("ERROR", ": row 7 was lost with its process; it is parked, having taken 3 with it", False),
+        ("WARNING", ": the poll of row 7 ended after its claim did; its outcome changed nothing", False),
+        (
+            "WARNING",
+            ": row 7 was polled and cannot be stamped yet: someone holds a lock on it. Look for an old transaction in "
+            "pg_stat_activity (xact_start)",
+            False,
+        ),
+        ("ERROR", ": row 7 is polled, but its handler raised after its transaction: ValueError: no such feed", True),
+        (
+            "ERROR",
+            " cannot look for due rows: column feeds.x does not exist; the next look is in 2 s. To see what is wrong: "
+            "rota pollers check fetch --app APP",
             False,
         ),
     ]

@@ -22,6 +22,11 @@ _COMMANDS = {
     "jobs": ("rota.cli.jobs", "jobs", "Look at jobs, retry, cancel, erase and enqueue them."),
     "dead": ("rota.cli.dead", "dead", "Look at dead letters, retry and acknowledge them."),
     "schedules": ("rota.cli.schedules", "schedules", "Look at schedules, put, pause, trigger and backfill them."),
+    "pollers": (
+        "rota.cli.pollers",
+        "pollers",
+        "Look at pollers, check their tables, poll by hand, pause them and release rows.",
+    ),
     "leaders": (
         "rota.cli.leaders",
         "leaders",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shlex
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from rota import facts
 from rota.facts import Fact, Facts
@@ -145,6 +148,51 @@ def words(fact: Fact) -> Words | None:
                 logging.WARNING,
                 f"job {job} ({task}): attempt {attempt} ended after its claim did; its outcome changed nothing",
             )
+        case facts.RowPolled(poller, key, _, "changed"):
+            return (
+                logging.INFO,
+                f"poller {poller}: row {_key(key)} was polled, and stamped although it fits where= no longer",
+            )
+        case facts.RowPolled(poller, key, _, "gone"):
+            return logging.INFO, f"poller {poller}: row {_key(key)} was deleted while it was polled"
+        case facts.RowFailed(poller, key, attempt, _, error, None):
+            return logging.ERROR, (
+                f"poller {poller}: row {_key(key)} failed in attempt {attempt}: {_brief(error)}; it is parked, "
+                f"until: rota pollers release {shlex.quote(poller)} {shlex.quote(_key(key))}"
+            )
+        case facts.RowFailed(poller, key, attempt, _, error, retry_in):
+            return (
+                logging.WARNING,
+                f"poller {poller}: row {_key(key)} failed in attempt {attempt}: {_brief(error)}; next attempt in {retry_in:.1f} s",
+            )
+        case facts.RowLost(poller, key, _, losses, True):
+            return logging.ERROR, (
+                f"poller {poller}: row {_key(key)} was lost with its process; it is parked, having taken {losses} with it"
+            )
+        case facts.RowLost(poller, key, _, losses, False):
+            return (
+                logging.WARNING,
+                f"poller {poller}: row {_key(key)} was lost with its process (loss {losses}); it is tried again, apart from others",
+            )
+        case facts.RowClaimLost(poller, key):
+            return (
+                logging.WARNING,
+                f"poller {poller}: the poll of row {_key(key)} ended after its claim did; its outcome changed nothing",
+            )
+        case facts.RowLocked(poller, key):
+            return logging.WARNING, (
+                f"poller {poller}: row {_key(key)} was polled and cannot be stamped yet: someone holds a lock on it. Look for an old "
+                "transaction in pg_stat_activity (xact_start)"
+            )
+        case facts.RowRaisedAfterSuccess(poller, key, error):
+            return logging.ERROR, (
+                f"poller {poller}: row {_key(key)} is polled, but its handler raised after its transaction: {_brief(error)}"
+            )
+        case facts.PollerHindered(poller, error, retry_in):
+            return logging.ERROR, (
+                f"poller {poller} cannot look for due rows: {error}; the next look is in {retry_in:.0f} s. To see what is wrong: "
+                f"rota pollers check {shlex.quote(poller)} --app APP"
+            )
         case _:
             return None
 
@@ -173,11 +221,19 @@ def _traced(fact: Fact) -> BaseException | None:
     match fact:
         case facts.SingletonFailed(error=error) | facts.JobFailed(error=error, retry_in=None):
             return error
+        case facts.RowFailed(error=BaseException() as error, retry_in=None) | facts.RowRaisedAfterSuccess(error=error):
+            return error
     return None
 
 
-def _brief(error: BaseException | None) -> str:
+def _brief(error: BaseException | str | None) -> str:
+    if isinstance(error, str):
+        return error
     return "its outcome could not be stored" if error is None else f"{type(error).__name__}: {error}"
+
+
+def _key(key: list[Any]) -> str:
+    return str(key[0]) if len(key) == 1 else json.dumps(key, ensure_ascii=False)
 
 
 def _reason(reason: str) -> str:

@@ -366,7 +366,9 @@ def _claim_statement(plan: Plan) -> Statement:
     if definition.order_by is not None or plan.never is None:
         due = "true" if plan.due_since is None else f"{plan.due_since} <= {plan.by}"
         parts["due"] = due if plan.never is None else f"({plan.never} or {due})"
-        since = [parts["keys"]] if plan.due_since is None else [f"{plan.due_since} nulls first"]
+        # where none is null, naming their place would only keep the index from being read in order
+        first = "" if plan.never is None else " nulls first"
+        since = [parts["keys"]] if plan.due_since is None else [f"{plan.due_since}{first}"]
         parts |= {"order": order_of(plan, since), "less": "", "found": "select * from rota_due"}
         return Statement(name, _CLOCK + _DUE + _TAKE, tuple(parts.items()))
     parts |= {

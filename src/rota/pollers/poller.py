@@ -13,12 +13,14 @@ from rota.errors import ConfigurationError, NotPossible, RotaError
 from rota.facts import Facts
 from rota.leases.control import Control, Reactions
 from rota.leases.membership import Membership
+from rota.pollers.check import PollerCheck, check_poller
 from rota.pollers.claim import ClaimedRow, Claims, new_token
+from rota.pollers.ddl import ddl_of
 from rota.pollers.declare import declare_pollers
 from rota.pollers.definition import PollerDefinition
 from rota.pollers.due import Plan
 from rota.pollers.execute import Executor, FailedPoll, Outcome
-from rota.pollers.inspect import DueRow, Holder, find_holder, preview_rows
+from rota.pollers.inspect import Backlog, DueRow, Holder, backlog, find_holder, preview_rows
 from rota.pollers.plan import plan_of
 from rota.pollers.running import key_text
 from rota.pollers.sessions import Sessions
@@ -109,6 +111,31 @@ class Poller(Generic[P, R]):
 
     def preview_sync(self, max_rows: int = 10) -> list[DueRow]:
         return _now(self.preview(max_rows), "preview")
+
+    async def backlog(self) -> Backlog:
+        """How many rows are due at this moment that nobody has yet, and since when; counts all of them."""
+        async with self._sessions() as sessions:
+            return await sessions.looking.run(backlog(await plan_of(sessions.looking, self.definition)))
+
+    def backlog_sync(self) -> Backlog:
+        return _now(self.backlog(), "backlog")
+
+    async def check(self) -> PollerCheck:
+        """How PostgreSQL finds its due rows, which index is missing for that, and what else to know; changes nothing."""
+        async with self._sessions() as sessions:
+            return await check_poller(sessions.looking, self.definition)
+
+    def check_sync(self) -> PollerCheck:
+        return _now(self.check(), "check")
+
+    async def ddl(self, *, notify: bool = False) -> str:
+        """SQL for whoever may change the table: the index that is missing, and with `notify` a trigger that wakes idle workers
+        when rows are written. Runs none of it."""
+        async with self._sessions() as sessions:
+            return await ddl_of(sessions.looking, self.definition, notify=notify)
+
+    def ddl_sync(self, *, notify: bool = False) -> str:
+        return _now(self.ddl(notify=notify), "ddl")
 
     @contextlib.asynccontextmanager
     async def _sessions(self) -> AsyncIterator[Sessions]:

@@ -8,10 +8,12 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from rota.clock import Duration
 from rota.errors import ConfigurationError
 from rota.pollers.adaptive import Adaptive
+from rota.pollers.check import PollerCheck
 from rota.pollers.definition import CountedFrom, PollerDefinition, Unit, define
 from rota.pollers.inspect import ParkedRow, PollerView, list_parked, list_pollers
 from rota.pollers.operate import pause_poller, release_rows, resume_poller
 from rota.pollers.poller import Home, Poller
+from rota.pollers.tally import PollerTally, Tally
 from rota.postgres.audit import actor
 from rota.postgres.notify import poll_channel
 from rota.postgres.query import Steps
@@ -37,6 +39,8 @@ class Pollers(Mapping[str, Poller[..., Any]]):
 
     def __init__(self, home: Home, known: Mapping[str, Poller[..., Any]] | None = None) -> None:
         self._home = home
+        # an app that stands in for another has its facts
+        self._tally: Tally = known._tally if isinstance(known, Pollers) else Tally(home.facts)
         self._pollers: dict[str, Poller[..., Any]] = {
             name: Poller(poller.definition, home) for name, poller in (known or {}).items()
         }
@@ -110,6 +114,17 @@ class Pollers(Mapping[str, Poller[..., Any]]):
     @property
     def definitions(self) -> Sequence[PollerDefinition]:
         return [poller.definition for poller in self._pollers.values()]
+
+    async def check(self, name: str) -> PollerCheck:
+        """How PostgreSQL finds the due rows of this poller of the app, which index is missing, and what else to know."""
+        return await self[name].check()
+
+    def check_sync(self, name: str) -> PollerCheck:
+        return self[name].check_sync()
+
+    def tally(self) -> dict[str, PollerTally]:
+        """What this process has polled since it began, by poller; those of the whole cluster add up."""
+        return self._tally.told(self._pollers)
 
     async def list(self) -> Sequence[PollerView]:
         """All pollers that a process has declared, with what they hold; also those of other apps on this database."""

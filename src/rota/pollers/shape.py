@@ -81,6 +81,17 @@ class Shape:
         parts = (_KEY_TYPES[self.columns[name].base][0].format(column=self.column(name)) for name in key)
         return f"jsonb_build_array({', '.join(parts)})"
 
+    def key_from(self, key: Sequence[str], typed: str) -> str:
+        """The same of the texts in `typed`, an SQL expression of JSON: as people write values of these types."""
+        parts = []
+        for at, name in enumerate(key):
+            column = self.columns[name]
+            text = f"({typed} ->> {at})"
+            # bytes are written as they are shown, and a time may say its zone
+            value = f"decode({text}, 'hex')" if column.base == "bytea" else f"({text}::{column.type})"
+            parts.append(_KEY_TYPES[column.base][0].format(column=value))
+        return f"jsonb_build_array({', '.join(parts)})"
+
     def is_row(self, key: Sequence[str], given: str) -> str:
         """The condition for the row that has the key `given`, an SQL expression of JSON."""
         return " and ".join(
