@@ -23,6 +23,7 @@ from rota.pollers.plan import plan_of
 from rota.pollers.running import key_text
 from rota.pollers.sessions import Sessions
 from rota.pollers.settle import Finish
+from rota.pollers.shape import key_value
 from rota.pollers.source import PollSource
 from rota.postgres.pool import Database
 
@@ -239,7 +240,7 @@ def _key(given: tuple[Any, ...], definition: PollerDefinition) -> list[Any]:
         raise ConfigurationError(
             f"poll({', '.join(map(repr, given))}) names no row: the key of {definition.name!r} is {', '.join(definition.key)}."
         )
-    return [value if isinstance(value, bool | int | str) else str(value) for value in values]
+    return [key_value(value) for value in values]
 
 
 def _now(call: Coroutine[Any, Any, R], verb: str) -> R:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
 from typing import Any
 
 from rota.errors import ConfigurationError
 from rota.postgres.query import Query, Steps, identifier, nothing, one_or_none, statement
 
-__all__ = ["Column", "Shape", "can_be_key", "find_shape", "read_table_name"]
+__all__ = ["Column", "Shape", "can_be_key", "find_shape", "key_value", "read_table_name"]
 
 # How a value of a key's column goes into JSON and comes back the same, whatever the session's settings are.
 _AS_IT_IS = ("to_jsonb({column})", "({value})::{type}")
@@ -222,6 +224,17 @@ def find_shape(table: str | tuple[str | None, str], *, poller: str) -> Steps[Sha
 
 def _find_table(schema: str | None, table: str) -> Query[tuple[int, str, str, float, str] | None]:
     return FIND_TABLE.query({"schema": schema, "table": table}, read=one_or_none(lambda *row: row))
+
+
+def key_value(given: Any) -> Any:
+    """A value of a key, as someone gives it, in the form that it has in a claim's key."""
+    if isinstance(given, Enum):
+        return key_value(given.value)
+    if isinstance(given, datetime) and given.tzinfo is not None:
+        return given.astimezone(UTC).replace(tzinfo=None).isoformat()
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given).hex()
+    return given if isinstance(given, bool | int | str) else str(given)
 
 
 def can_be_key(column: Column) -> bool:
