@@ -16,7 +16,7 @@ from rota.pollers.rows import columns_for
 from rota.pollers.shape import Shape, can_be_key
 from rota.postgres.query import identifier
 
-__all__ = ["Plan", "bounds_in_column", "make_plan", "order_of"]
+__all__ = ["NOW", "Plan", "bounds_in_column", "make_plan", "order_of"]
 
 Named = Callable[[str], str]
 
@@ -28,8 +28,8 @@ _LONGEST = f"interval '{_MOST_YEARS} years'"
 _LATEST = "timestamp '10000-01-01'"
 _FIRST_DAY = "timestamptz '0001-01-01 00:00:00+00'"
 _LAST_DAY = "timestamptz '9999-12-31 00:00:00+00'"
-# Each statement begins with the time, so that all of it goes by one.
-_NOW = "(select rota_clock.rota_now from rota_clock)"
+#: Each statement begins with the time, so that all of it goes by one.
+NOW = "(select rota_clock.rota_now from rota_clock)"
 _UTC = "'UTC'"
 # Where the pace of each row is in a table of ours.
 _PACED_DUE_AT = """coalesce((
@@ -38,7 +38,7 @@ _PACED_DUE_AT = """coalesce((
             where rota_pace.poller = %(poller)s
               and rota_pace.key = {key}
         ), {due_at})"""
-_NOW_UTC = f"({_NOW} at time zone {_UTC})"
+_NOW_UTC = f"({NOW} at time zone {_UTC})"
 _CLAIMED_UTC = f"(rota_held.rota_claimed_at at time zone {_UTC})"
 
 
@@ -85,7 +85,7 @@ class Plan:
         """Whether a row is due, and since when, whatever it takes to find out: text that the parts still have to go into."""
         due_at, due = "{due_at}", "true" if self.due_since is None else "{due_since} <= {by}"
         if self.definition.own_pace:
-            due_at, due = _PACED_DUE_AT, f"{_PACED_DUE_AT} <= {_NOW}"
+            due_at, due = _PACED_DUE_AT, f"{_PACED_DUE_AT} <= {NOW}"
         if self.never is not None:
             due, due_at = f"({{never}} or {due})", f"case when {{never}} then null else {due_at} end"
         return due, due_at
@@ -252,18 +252,18 @@ def _when(
     if definition.form == "due":
         # one that is to be polled once has nothing planned where there is no time; one that goes on has not begun
         never = f"{column} is null" if definition.interval is not None else None
-        return never, column, f"{_NOW}{at_utc}", instant
+        return never, column, f"{NOW}{at_utc}", instant
     pace = _pace(definition, shape, named)
     if isinstance(definition.interval, str):
         utc = column if naive else f"({column} at time zone {_UTC})"
         # a time that nothing can be added to is far away as it is
         since = f"(case when {utc} < {_LATEST} then {utc} + {pace} else {utc} end)"
         due_at = f"greatest({_FIRST_DAY}, least({_LAST_DAY}, {since} at time zone {_UTC}))"
-        return f"{since} is null", since, f"{_NOW} at time zone {_UTC}", due_at
+        return f"{since} is null", since, f"{NOW} at time zone {_UTC}", due_at
     if definition.adaptive is not None:
         # the table of paces says when; what it does not know of is due when no pace could be slower
         pace = _literal(definition.adaptive.longest)
-    return f"{column} is null", column, f"({_NOW} - {pace}){at_utc}", f"({instant} + {pace})"
+    return f"{column} is null", column, f"({NOW} - {pace}){at_utc}", f"({instant} + {pace})"
 
 
 def _stamp(definition: PollerDefinition, shape: Shape) -> str | None:

@@ -8,7 +8,7 @@ Names that begin with `rota_` are ours in these statements: those of the user's 
 
 from __future__ import annotations
 
-from rota.pollers.due import Plan, order_of
+from rota.pollers.due import NOW, Plan, order_of
 
 __all__ = ["CLOCK", "LOCK", "ROW", "look", "look_for_lost"]
 
@@ -136,9 +136,12 @@ def look(plan: Plan) -> tuple[str, dict[str, str]]:
     """The part of a statement that finds due rows, ending with `rota_found`, and what goes into it."""
     definition, parts = plan.definition, plan.parts | {"lock": LOCK}
     if definition.order_by is not None or plan.never is None:
-        due, _ = plan.when
-        since = parts["keys"] if plan.due_since is None else f"{plan.due_since} nulls first"
-        parts |= {"order": order_of(plan, since), "less": ""}
+        # All that is due is put in order, and how it is best read depends on how much that is. PostgreSQL can guess it by a time
+        # that it knows when it plans; and where it cannot, it takes a range for little, and all before a moment for a third.
+        now = plan.by.replace(NOW, "{schema}.now()")
+        due = plan.when[0].replace("{due_since} <= {by}", f"{{due_since}} between '-infinity' and {now}")
+        since = parts["keys"] if plan.due_since is None else plan.due_since
+        parts |= {"order": order_of(plan, f"{since} nulls first" if plan.never else since), "less": ""}
         return _DUE.replace("{due}", due) + _found("rota_due"), parts
     parts["order"] = parts["due_since"]
     if not definition.own_pace:
