@@ -97,9 +97,10 @@ async def test_look_reads_only_what_is_due(rota_app: TestRota, db: Db, options: 
     assert rows_read(db, plan, 3) <= (25 if plan.definition.order_by else 6)
 
 
-async def test_look_for_a_state_reads_only_what_it_takes(rota_app: TestRota, db: Db) -> None:
+@pytest.mark.parametrize("order_by", [None, "minutes desc -- the longest"])
+async def test_look_for_a_state_reads_only_what_it_takes(rota_app: TestRota, db: Db, order_by: str | None) -> None:
     db.execute(ROWS)
-    plan = await planned(rota_app, {"where": "not enabled", "done": "enabled = true"})
+    plan = await planned(rota_app, {"where": "not enabled", "done": "enabled = true", "order_by": order_by})
     db.execute(f"create index on rows ({', '.join(plan.index_on)}) where (not enabled)")  # type: ignore[arg-type]
     db.execute("analyze rows")
 

@@ -351,9 +351,9 @@ def _index_on(definition: PollerDefinition, shape: Shape, naive: bool) -> tuple[
     _, due_since, _, _ = _when(definition, shape, identifier, naive)
     if due_since is not None:
         return (due_since,)
-    if definition.order_by is not None:
-        return (definition.order_by,)
-    return tuple(identifier(name) for name in definition.key)
+    key = tuple(identifier(name) for name in definition.key)
+    # with the key, as it decides among equals: without it all of them would be sorted
+    return key if definition.order_by is None else (f"{definition.order_by}\n", *key)
 
 
 def order_of(plan: Plan, since: str) -> str:

@@ -184,18 +184,21 @@ def list_parked(poller: str, *, limit: int, after: Sequence[Any] | None) -> Quer
     return LIST_PARKED.query(params, read=many(ParkedRow))
 
 
-FIND_HOLDER = statement(
-    "find_row_holder",
-    """
-    select coalesce(member.name, claim.member::text), claim.claimed_at
-    from {schema}.poll_claims as claim
-    left join {schema}.members as member on member.id = claim.member
-    where claim.poller = %(poller)s
-      and claim.key = %(key)s
-      and claim.member is not null
-    """,
-)
+_HOLDER = """
+    with rota_asked as materialized (select %(key)s::jsonb as rota_key)
+    select coalesce(rota_member.name, rota_claim.member::text), rota_claim.claimed_at
+    from {schema}.poll_claims as rota_claim
+    left join {schema}.members as rota_member on rota_member.id = rota_claim.member
+    where rota_claim.poller = %(poller)s
+      -- the row's own: the same value can be asked for in more than one way
+      and rota_claim.key = (select {key} from {table} where {this_row})
+      and rota_claim.member is not null
+"""
 
 
-def find_holder(poller: str, key: Sequence[Any]) -> Query[Holder | None]:
-    return FIND_HOLDER.query({"poller": poller, "key": Jsonb(list(key))}, read=one_or_none(Holder))
+def find_holder(plan: Plan, key: Sequence[Any]) -> Query[Holder | None]:
+    this_row = plan.shape.is_row(plan.definition.key, "(select rota_asked.rota_key from rota_asked)")
+    finding = statement(f"find_row_holder:{plan.definition.name}", _HOLDER).composed(
+        plan.parts | {"this_row": this_row}
+    )
+    return finding.query({"poller": plan.definition.name, "key": Jsonb(list(key))}, read=one_or_none(Holder))

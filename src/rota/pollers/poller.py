@@ -181,7 +181,7 @@ class _Round:
                 + (f" that fits {self._plan.definition.where!r}." if self._plan.definition.where else ".")
             )
         if row is None:
-            holder: Holder | None = await self._sessions.settling.run(find_holder(name, key))
+            holder: Holder | None = await self._sessions.settling.run(find_holder(self._plan, key))
             return PollStats(held_by=holder.name if holder else "someone who has just ended")
         await self._run([row])
         return PollStats(1, self._completed, self._errors)

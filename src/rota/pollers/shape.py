@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from enum import Enum
 from typing import Any
 
@@ -230,10 +231,15 @@ def key_value(given: Any) -> Any:
     """A value of a key, as someone gives it, in the form that it has in a claim's key."""
     if isinstance(given, Enum):
         return key_value(given.value)
-    if isinstance(given, datetime) and given.tzinfo is not None:
-        return given.astimezone(UTC).replace(tzinfo=None).isoformat()
+    if isinstance(given, datetime):
+        utc = given if given.tzinfo is None else given.astimezone(UTC).replace(tzinfo=None)
+        # as PostgreSQL writes it
+        return utc.isoformat().rstrip("0") if utc.microsecond else utc.isoformat()
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given).hex()
+    if isinstance(given, Decimal | float):
+        number = Decimal(str(given))
+        return f"{number.normalize():f}" if number.is_finite() else str(given)
     return given if isinstance(given, bool | int | str) else str(given)
 
 
