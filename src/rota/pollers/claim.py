@@ -1,10 +1,6 @@
 """Taking due rows: one statement for many, after which nothing is open and no row of the user's is locked.
 
-A row is whose the claim says it is, in `poll_claims`; its key is unique there, and that decides. The lock on the user's row,
-which lasts as long as the statement, only spreads the workers: who finds it taken looks at the next one. A row that waits for
-another attempt, or is parked, is passed over before the limit counts, so however many of them there are, they take no place.
-
-Names that begin with `rota_` are ours in these statements: those of the user's table stand beside them without a prefix.
+A row is whose the claim says it is, in `poll_claims`; its key is unique there, and that decides.
 """
 
 # ruff: noqa: S608 - the parts of these statements are written out here, or come quoted from the catalog
@@ -18,7 +14,8 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from rota.pollers.due import Plan, order_of
+from rota.pollers.due import Plan
+from rota.pollers.look import CLOCK, ROW, look, look_for_lost
 from rota.postgres.query import Query, Row, Statement, Steps, scalar, statement
 
 __all__ = ["Claim", "ClaimedRow", "Claims", "new_token"]
@@ -49,26 +46,6 @@ def new_token() -> int:
     return secrets.randbits(63)
 
 
-# Free to be taken: nobody holds it, it does not wait, is not parked, and went down with no process.
-_FREE = """
-      and not exists (
-          select
-          from {schema}.poll_claims as rota_claim
-          where rota_claim.poller = %(poller)s
-            and rota_claim.key = {key}
-            and (
-                rota_claim.member is not null
-                or rota_claim.parked_at is not null
-                or rota_claim.retry_at > (select rota_clock.rota_now from rota_clock)
-                or rota_claim.losses > 0
-            )
-          -- asked for each row by its key: a join would be planned by statistics, which may say that there are no claims
-          offset 0
-      )
-"""
-_PAUSED = "(select {schema}.pollers.paused_at from {schema}.pollers where {schema}.pollers.name = %(poller)s) is null"
-_ROW = "{key} as rota_key, {occurrence} as rota_occurrence, {columns}"
-
 # What was found, and what of it was taken: in one value, as a join of the two would be planned blindly.
 _TOLD = """
     , rota_claims as (
@@ -81,77 +58,9 @@ _TOLD = """
     from rota_claims, rota_found
 """
 
-_NEVER = (
-    f"""
-    rota_never as materialized (
-        select {_ROW}
-        from {{table}}
-        where ({{where}}
-      )
-      and {{never}}
-      and {_PAUSED}
-    """
-    + _FREE
-    + """
-        -- all are null: so that they are read from the index, and not among those that were polled
-        order by {order}
-        limit %(limit)s
-        for no key update skip locked
-    )
-"""
-)
-_DUE = (
-    f"""
-    rota_due as materialized (
-        select {_ROW}
-        from {{table}}
-        where ({{where}}
-      )
-      and {{due}}
-      and {_PAUSED}
-    """
-    + _FREE
-    + """
-        order by {order}
-        limit %(limit)s {less}
-        for no key update skip locked
-    )
-"""
-)
-# The pace of each row is in a table of ours, and with it when that row is due.
-_PACED = (
-    f"""
-    rota_paced as materialized (
-        select rota_row.*
-        from (
-            select rota_pace.key as rota_paced_key
-            from {{schema}}.poll_intervals as rota_pace
-            where rota_pace.poller = %(poller)s
-              and rota_pace.due_at <= (select rota_clock.rota_now from rota_clock)
-              and {_PAUSED}
-            order by rota_pace.due_at
-        ) as rota_pace
-        cross join lateral (
-            select {_ROW}
-            from {{table}}
-            where ({{where}}
-          )
-          and {{paced_row}}
-          and not ({{never}})
-    """
-    + _FREE
-    + """
-            for no key update skip locked
-        ) as rota_row
-        limit %(limit)s - (select count(*) from rota_never)
-    )
-"""
-)
 _TAKE = (
     """
-    , rota_found as (
-        {found}
-    ), rota_taken as (
+    , rota_taken as (
         insert into {schema}.poll_claims as rota_claim (poller, key, member, token, claimed_at)
         select %(poller)s, rota_found.rota_key, %(member)s, %(token)s, rota_clock.rota_now
         from rota_found, rota_clock
@@ -172,58 +81,30 @@ _TAKE = (
 """
     + _TOLD
 )
-_CLOCK = "with rota_clock as materialized (select {schema}.now() as rota_now),"
-
 # What was lost with its process, one at a time: it may be the reason.
-_SUSPECT = (
-    _CLOCK
-    + f"""
-    rota_found as materialized (
-        select rota_row.*
-        from (
-            select rota_claim.key as rota_claimed_key
-            from {{schema}}.poll_claims as rota_claim
-            where rota_claim.poller = %(poller)s
-              and rota_claim.member is null
-              and rota_claim.parked_at is null
-              and rota_claim.losses > 0
-              and rota_claim.retry_at <= (select rota_clock.rota_now from rota_clock)
-              and {_PAUSED}
-            order by rota_claim.retry_at
-        ) as rota_claim
-        cross join lateral (
-            select {_ROW}
-            from {{table}}
-            where ({{where}}
-          )
-          and {{claimed_row}}
-            for no key update skip locked
-        ) as rota_row
-        limit 1
-    ), rota_taken as (
-        update {{schema}}.poll_claims as rota_claim
+_SUSPECT = """
+    , rota_taken as (
+        update {schema}.poll_claims as rota_claim
         set member = %(member)s,
             token = %(token)s,
             claimed_at = rota_clock.rota_now,
             retry_at = null
-        from rota_found, rota_clock
+        from rota_lost, rota_clock
         where rota_claim.poller = %(poller)s
-          and rota_claim.key = rota_found.rota_key
+          and rota_claim.key = rota_lost.rota_key
           and rota_claim.member is null
           and rota_claim.parked_at is null
         returning rota_claim.key as rota_key, rota_claim.attempts as rota_attempts, rota_claim.losses as rota_losses
     )
-    """
-    + _TOLD
-)
+    """ + _TOLD.replace("rota_found", "rota_lost")
 
 # One row, due or not, waiting or parked: unless someone has it.
 _THIS = (
-    _CLOCK
+    CLOCK
     + f"""
     rota_asked as materialized (select %(key)s::jsonb as rota_key),
     rota_found as materialized (
-        select {_ROW}
+        select {ROW}
         from {{table}}
         where ({{where}}
       )
@@ -292,13 +173,12 @@ class Claims:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         definition, shape = plan.definition, plan.shape
-        parts = plan.parts
-        self._claim = _claim_statement(plan)
-        self._suspect = statement(f"claim_suspect_row:{definition.name}", _SUSPECT).composed(
-            parts | {"claimed_row": shape.is_row(definition.key, "rota_claim.rota_claimed_key")}
-        )
+        text, parts = look(plan)
+        self._claim = statement(f"claim_rows:{definition.name}", CLOCK + text + _TAKE).composed(parts)
+        text, parts = look_for_lost(plan)
+        self._suspect = statement(f"claim_suspect_row:{definition.name}", CLOCK + text + _SUSPECT).composed(parts)
         self._this = statement(f"claim_this_row:{definition.name}", _THIS).composed(
-            parts | {"this_row": shape.is_row(definition.key, "(select rota_asked.rota_key from rota_asked)")}
+            plan.parts | {"this_row": shape.is_row(definition.key, "(select rota_asked.rota_key from rota_asked)")}
         )
         self._next = _next_statement(plan)
 
@@ -310,7 +190,7 @@ class Claims:
     def due(self, *, limit: int, token: int, member: UUID) -> Query[Claim]:
         """Take up to `limit` rows that are due, under one token."""
         params = {"poller": self._plan.definition.name, "limit": limit, "token": token, "member": member}
-        return self._claim.query(params, read=lambda rows: self._read(rows, token, member, limit))
+        return self._claim.query(params, read=lambda rows: self._read(rows, token, member, limit), values_apart=True)
 
     def due_within(self, most: int, *, limit: int, token: int, member: UUID) -> Steps[Claim]:
         """The same, while no more than `most` are taken by all workers together."""
@@ -331,8 +211,8 @@ class Claims:
 
     def suspect(self, *, token: int, member: UUID) -> Query[Claim]:
         """Take one row that was lost with the process that had it, and may be tried again."""
-        params = {"poller": self._plan.definition.name, "token": token, "member": member}
-        return self._suspect.query(params, read=lambda rows: self._read(rows, token, member, 1))
+        params = {"poller": self._plan.definition.name, "limit": 1, "token": token, "member": member}
+        return self._suspect.query(params, read=lambda rows: self._read(rows, token, member, 1), values_apart=True)
 
     def this(self, key: Sequence[Any], *, token: int, member: UUID) -> Query[tuple[bool, ClaimedRow | None]]:
         """Take the row of this key, due or not; whether there is such a row, and the row unless someone has it."""
@@ -342,7 +222,7 @@ class Claims:
             claim = self._read(rows, token, member, 1)
             return bool(rows), claim.rows[0] if claim.rows else None
 
-        return self._this.query(params, read=read)
+        return self._this.query(params, read=read, values_apart=True)
 
     def next_in(self) -> Query[float | None]:
         """In how many seconds the next row is due that is not yet, as far as that is known."""
@@ -359,42 +239,6 @@ class Claims:
         return Claim(taken, more=len(rows) >= limit)
 
 
-def _claim_statement(plan: Plan) -> Statement:
-    definition = plan.definition
-    parts = plan.parts
-    name = f"claim_rows:{definition.name}"
-    if definition.order_by is not None or plan.never is None:
-        due = "true" if plan.due_since is None else f"{plan.due_since} <= {plan.by}"
-        parts["due"] = due if plan.never is None else f"({plan.never} or {due})"
-        # where none is null, naming their place would only keep the index from being read in order
-        first = "" if plan.never is None else " nulls first"
-        since = [parts["keys"]] if plan.due_since is None else [f"{plan.due_since}{first}"]
-        parts |= {"order": order_of(plan, since), "less": "", "found": "select * from rota_due"}
-        return Statement(name, _CLOCK + _DUE + _TAKE, tuple(parts.items()))
-    parts |= {
-        "never": plan.never,
-        "due": f"{plan.due_since} <= {plan.by}",
-        "order": str(plan.due_since),
-        "less": "- (select count(*) from rota_never)",
-        "found": "select * from rota_never union all select * from rota_due",
-    }
-    if not definition.own_pace:
-        return Statement(name, f"{_CLOCK}{_NEVER},{_DUE}{_TAKE}", tuple(parts.items()))
-    key = definition.key
-    parts |= {
-        "paced_row": plan.shape.is_row(key, "rota_pace.rota_paced_key"),
-        # and the others, of whose pace nothing is known
-        "due": f"{parts['due']} and not exists (select from rota_known where rota_known.rota_key = {parts['key']})",
-        "less": "- (select count(*) from rota_never) - (select count(*) from rota_paced)",
-        "found": "select * from rota_never union all select * from rota_paced union all select * from rota_due",
-    }
-    known = """
-    , rota_known as (
-        select rota_pace.key as rota_key from {schema}.poll_intervals as rota_pace where rota_pace.poller = %(poller)s
-    ), """
-    return Statement(name, f"{_CLOCK}{_NEVER},{_PACED}{known}{_DUE}{_TAKE}", tuple(parts.items()))
-
-
 def _next_statement(plan: Plan) -> Statement:
     parts = plan.parts
     name = f"next_row:{plan.definition.name}"
@@ -402,5 +246,4 @@ def _next_statement(plan: Plan) -> Statement:
         return Statement(name, _NEXT.replace("{next}", _NEXT_PACED), tuple(parts.items()))
     if plan.due_since is None or plan.due_at is None:
         return Statement(name, _NEXT.replace("{next}", "null::timestamptz"), tuple(parts.items()))
-    parts |= {"due_at": plan.due_at, "due_since": plan.due_since, "by": plan.by}
     return Statement(name, _NEXT.replace("{next}", _NEXT_ROW), tuple(parts.items()))

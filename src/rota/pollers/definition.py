@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from rota.clock import Duration, duration, seconds
 from rota.errors import ConfigurationError
-from rota.pollers.adaptive import Adaptive
+from rota.pollers.adaptive import LONGEST, Adaptive
 from rota.pollers.rows import RowReader, reader_of
 from rota.pollers.shape import read_table_name
 from rota.postgres.names import check_name
@@ -23,6 +24,8 @@ Unit = Literal["millisecond", "second", "minute", "hour", "day", "week"]
 
 _UNIT_SECONDS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
 _MOST_ROWS = 10_000
+# what PostgreSQL cannot be sent
+_NOT_SQL = re.compile("[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,11 @@ class PollerDefinition:
     def form(self) -> Literal["last", "due", "state"]:
         """How it is told that a row is due."""
         return "last" if self.last is not None and self.due is None else "due" if self.due is not None else "state"
+
+    @property
+    def clock(self) -> str | None:
+        """The column, or SQL, that has the time which tells whether a row is due."""
+        return self.due if self.form == "due" else self.last
 
     @property
     def own_pace(self) -> bool:
@@ -122,9 +130,9 @@ def define(
     keys = noted(lambda: _columns("key", key))
     place = noted(lambda: read_table_name(table))
     if last is not None:
-        noted(lambda: _columns("last", last))
+        noted(lambda: _column("last", last))
     for what, text in (("where", where), ("done", done), ("order_by", order_by), ("due", due)):
-        if text is not None and (not isinstance(text, str) or not text.strip() or "\0" in text):
+        if text is not None and (not isinstance(text, str) or not text.strip() or _NOT_SQL.search(text)):
             problems.append(f"{what} is {text!r}; it is SQL text")
     read = noted(lambda: _interval(interval, unit))
     every, each = read if read is not None else (None, None)
@@ -143,6 +151,8 @@ def define(
         problems.append("adaptive= with due= needs interval= to name the column that has each row's interval")
     if counted_from not in get_args(CountedFrom):
         problems.append(f"counted_from is {counted_from!r}; it is 'end' or 'start'")
+    elif counted_from == "start" and adaptive is not None:
+        problems.append("counted_from='start' keeps a row to one pace, which adaptive= changes: leave one of them out")
     for what, number, most in (
         ("batch", batch, _MOST_ROWS),
         ("concurrency", concurrency, _MOST_ROWS),
@@ -184,31 +194,40 @@ def define(
 
 def _columns(what: str, given: Any) -> tuple[str, ...]:
     names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else ()
-    if not names or len(set(names)) < len(names):
-        raise ConfigurationError(f"{what} is {given!r}; it is the name of a column, or a list of different ones")
     for name in names:
         identifier(name)
+    if not names or len(set(names)) < len(names):
+        raise ConfigurationError(f"{what} is {given!r}; it is the name of a column, or a list of different ones")
     return names
+
+
+def _column(what: str, given: Any) -> str:
+    if not isinstance(given, str):
+        raise ConfigurationError(f"{what} is {given!r}; it is the name of a column")
+    identifier(given)
+    return given
 
 
 def _interval(interval: Duration | None, unit: Unit | None) -> tuple[timedelta | str | None, float | None]:
     """A duration or a column, and what a number in it counts for."""
     if unit is not None:
-        if unit not in _UNIT_SECONDS:
+        if not isinstance(unit, str) or unit not in _UNIT_SECONDS:
             raise ConfigurationError(f"unit is {unit!r}; it is one of {', '.join(_UNIT_SECONDS)}")
         if not isinstance(interval, str):
             raise ConfigurationError("unit= is for an interval= that names a column of numbers")
-        return _columns("interval", interval)[0], _UNIT_SECONDS[unit]
+        return _column("interval", interval), _UNIT_SECONDS[unit]
     if interval is None:
         return None, None
     try:
         every = duration(interval, "interval")
     except ConfigurationError:
         if isinstance(interval, str):  # no duration, so the name of a column
-            return _columns("interval", interval)[0], None
+            return _column("interval", interval), None
         raise
-    if every <= timedelta(0):
-        raise ConfigurationError(f"interval is {interval!r}; it is more than nothing")
+    if not timedelta(0) < every <= LONGEST:
+        raise ConfigurationError(
+            f"interval is {interval!r}; it is more than nothing, and at most {LONGEST.days:,} days"
+        )
     return every, None
 
 

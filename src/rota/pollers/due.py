@@ -16,18 +16,30 @@ from rota.pollers.rows import columns_for
 from rota.pollers.shape import Shape, can_be_key
 from rota.postgres.query import identifier
 
-__all__ = ["Plan", "make_plan", "order_of"]
+__all__ = ["NOW", "Plan", "bounds_in_column", "make_plan", "order_of"]
 
 Named = Callable[[str], str]
 
 _NUMBERS = ("int2", "int4", "int8", "float4", "float8", "numeric")
-# Intervals that one row may have without an addition that fails, and with it the claim of all rows.
-_LONGEST = "interval '1000 years'"
-_SMALL = {"int2": 2**15, "int4": 2**31}
-_MOST_SECONDS = 1000 * 365 * 86400.0
-# Each statement begins with the time, so that all of it goes by one.
-_NOW = "(select rota_clock.rota_now from rota_clock)"
+# What one row may have without an addition that fails, and with it the claim of all rows.
+_MOST_YEARS = 1000
+_MOST_SECONDS = _MOST_YEARS * 365 * 86400
+_LONGEST = f"interval '{_MOST_YEARS} years'"
+_LATEST = "timestamp '10000-01-01'"
+_FIRST_DAY = "timestamptz '0001-01-01 00:00:00+00'"
+_LAST_DAY = "timestamptz '9999-12-31 00:00:00+00'"
+#: Each statement begins with the time, so that all of it goes by one.
+NOW = "(select rota_clock.rota_now from rota_clock)"
 _UTC = "'UTC'"
+# Where the pace of each row is in a table of ours.
+_PACED_DUE_AT = """coalesce((
+            select rota_pace.due_at
+            from {schema}.poll_intervals as rota_pace
+            where rota_pace.poller = %(poller)s
+              and rota_pace.key = {key}
+        ), {due_at})"""
+_NOW_UTC = f"({NOW} at time zone {_UTC})"
+_CLAIMED_UTC = f"(rota_held.rota_claimed_at at time zone {_UTC})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +74,45 @@ class Plan:
             "where": definition.where or "true",
             "columns": ", ".join(f"{shape.column(name)} as rota_{at}" for at, name in enumerate(self.columns)),
             "occurrence": self.occurrence,
+            "never": self.never or "false",
+            "due_since": self.due_since or "",
+            "by": self.by,
+            "due_at": self.due_at or "null::timestamptz",
         }
 
+    @property
+    def when(self) -> tuple[str, str]:
+        """Whether a row is due, and since when, whatever it takes to find out: text that the parts still have to go into."""
+        due_at, due = "{due_at}", "true" if self.due_since is None else "{due_since} <= {by}"
+        if self.definition.own_pace:
+            due_at, due = _PACED_DUE_AT, f"{_PACED_DUE_AT} <= {NOW}"
+        if self.never is not None:
+            due, due_at = f"({{never}} or {due})", f"case when {{never}} then null else {due_at} end"
+        return due, due_at
 
-def make_plan(definition: PollerDefinition, shape: Shape) -> Plan:
-    """Fit the poller to its table. Raises ConfigurationError with all that does not fit."""
-    problems = [problem for problem in _misfits(definition, shape) if problem]
+
+def make_plan(
+    definition: PollerDefinition, shape: Shape, *, naive_due: bool = False, problems: Sequence[str] = ()
+) -> Plan:
+    """Fit the poller to its table. Raises ConfigurationError with all that does not fit, and the problems found before.
+
+    `naive_due` says of `due`, if it is an expression, that it gives a time without a time zone.
+    """
+    found = [problem for problem in _misfits(definition, shape) if problem] + list(problems)
     columns: tuple[str, ...] = ()
     try:
         columns = columns_for(definition.reader, list(shape.columns), poller=definition.name, table=str(shape))
     except ConfigurationError as error:
-        problems.append(str(error).rstrip("."))
-    if problems:
+        found.append(str(error).rstrip("."))
+    if found:
         raise ConfigurationError(
-            f"Poller {definition.name!r} cannot poll {shape}: {'; '.join(problems)}. "
-            f"The table has {', '.join(shape.columns)}."
+            f"Poller {definition.name!r} cannot poll {shape}: {'; '.join(found)}. "
+            f"The table has {', '.join(shape.columns) or 'no columns'}."
         )
-    pace = _pace(definition, shape, shape.column)
-    clock = definition.due if definition.form == "due" else definition.last
-    never, due_since, by, due_at = _when(definition, shape, shape.column)
+    clock = definition.clock
+    column = None if clock is None else shape.columns.get(clock)
+    naive = naive_due if column is None else column.base == "timestamp"
+    never, due_since, by, due_at = _when(definition, shape, shape.column, naive)
     return Plan(
         definition=definition,
         shape=shape,
@@ -90,8 +122,8 @@ def make_plan(definition: PollerDefinition, shape: Shape) -> Plan:
         by=by,
         due_at=due_at,
         occurrence="''" if clock is None else f"coalesce(extract(epoch from {_named(shape, clock)})::text, 'never')",
-        stamp=_stamp(definition, shape, pace),
-        index_on=_index_on(definition, shape),
+        stamp=_stamp(definition, shape),
+        index_on=_index_on(definition, shape, naive),
     )
 
 
@@ -124,14 +156,24 @@ def _misfits(definition: PollerDefinition, shape: Shape) -> list[str | None]:
         elif column.generated:
             problems.append(f"the column {name!r}, named by {what}, is generated, and cannot be stamped")
     problems += _misfits_of_pace(definition, shape)
-    if definition.form == "due" and definition.done is None and definition.interval is None:
-        column = shape.columns.get(str(definition.due))
-        if column is None:
-            problems.append("due is an expression, so done= must say what is written when a row is done")
-        elif not column.nullable:
+    if definition.due is not None and definition.due not in shape.columns:
+        if definition.interval is not None:
             problems.append(
-                f"the column {definition.due!r} cannot be emptied when a row is done: give interval= for the next time, or done="
+                "due is an expression, which interval= cannot move on: name a column, or leave interval= out"
             )
+        elif definition.done is None and definition.last is None:
+            problems.append(
+                "due is an expression, so done= must say what is written when a row is done, or last= what is stamped"
+            )
+    elif (
+        definition.due is not None
+        and definition.done is None
+        and definition.interval is None
+        and not shape.columns[definition.due].nullable
+    ):
+        problems.append(
+            f"the column {definition.due!r} cannot be emptied when a row is done: give interval= for the next time, or done="
+        )
     return problems
 
 
@@ -150,6 +192,8 @@ def _misfits_of_pace(definition: PollerDefinition, shape: Shape) -> list[str | N
         return [
             f"the column {name!r}, named by interval, is of the type {column.type}: neither an interval nor a number"
         ]
+    if definition.adaptive is not None and column.generated:
+        return [f"the column {name!r}, named by interval, is generated, and adaptive= cannot move it"]
     return []
 
 
@@ -163,7 +207,11 @@ def _literal(pace: timedelta) -> str:
 
 
 def _pace(definition: PollerDefinition, shape: Shape, named: Named) -> str | None:
-    """The interval of a row."""
+    """The interval of a row; never null, and never such that it could not be added to a time: one row would stop them all.
+
+    What is less than nothing counts as nothing, so that such a row waits behind all that are due. What is missing, or no number,
+    counts as the longest there is: that row is not polled again.
+    """
     interval = definition.interval
     if isinstance(interval, timedelta):
         return _literal(interval)
@@ -171,119 +219,136 @@ def _pace(definition: PollerDefinition, shape: Shape, named: Named) -> str | Non
         return None
     column = named(interval)
     if definition.unit is None:
-        return f"least({column}, {_LONGEST})"
-    each = f"interval '{definition.unit:g} seconds'"
-    if _SMALL.get(shape.columns[interval].base, 2**63) * definition.unit <= _MOST_SECONDS * 5:
-        return f"({column} * {each})"
-    return f"(least({column}::float8, {_MOST_SECONDS / definition.unit!r}::float8) * {each})"
+        # parts of an interval may have different signs, and add up to little while each of them is too much
+        return (
+            f"case when extract(year from {column}) between -{_MOST_YEARS} and {_MOST_YEARS} "
+            f"then greatest(interval '0', least({column}, {_LONGEST})) else {_LONGEST} end"
+        )
+    return f"({_number(definition, shape, named)} * interval '{definition.unit:g} seconds')"
 
 
-def _when(definition: PollerDefinition, shape: Shape, named: Named) -> tuple[str | None, str | None, str, str | None]:
+def _number(definition: PollerDefinition, shape: Shape, named: Named) -> str:
+    """The number in a row's interval column, within bounds, as one that intervals can be multiplied by."""
+    assert isinstance(definition.interval, str)
+    assert definition.unit is not None
+    within = f"greatest(0, least({named(definition.interval)}, {round(_MOST_SECONDS / definition.unit)}))"
+    # one that is as good as nothing cannot become a float as it is
+    return (
+        f"round({within}, 12)::float8" if shape.columns[definition.interval].base == "numeric" else f"{within}::float8"
+    )
+
+
+def _when(
+    definition: PollerDefinition, shape: Shape, named: Named, naive: bool
+) -> tuple[str | None, str | None, str, str | None]:
     """Which rows were never polled, since when the others are due, by when that must be, and the same as a point in time."""
-    clock = definition.due if definition.form == "due" else definition.last
+    clock = definition.clock
     if clock is None:
         return None, None, "", None
     column = _named(shape, clock, named)
-    naive = clock in shape.columns and shape.columns[clock].base == "timestamp"
     at_utc = f" at time zone {_UTC}" if naive else ""
-    instant = f"({column} at time zone {_UTC})" if naive else column
+    # within what Python's datetime can hold
+    instant = f"greatest({_FIRST_DAY}, least({_LAST_DAY}, {f'{column} at time zone {_UTC}' if naive else column}))"
     if definition.form == "due":
         # one that is to be polled once has nothing planned where there is no time; one that goes on has not begun
         never = f"{column} is null" if definition.interval is not None else None
-        return never, column, f"{_NOW}{at_utc}", instant
+        return never, column, f"{NOW}{at_utc}", instant
     pace = _pace(definition, shape, named)
     if isinstance(definition.interval, str):
-        since = f"({column if naive else f'({column} at time zone {_UTC})'} + {pace})"
-        never = f"{since} is null and {column} is null"
-        return never, since, f"{_NOW} at time zone {_UTC}", f"({since} at time zone {_UTC})"
+        utc = column if naive else f"({column} at time zone {_UTC})"
+        # a time that nothing can be added to is far away as it is
+        since = f"(case when {utc} < {_LATEST} then {utc} + {pace} else {utc} end)"
+        due_at = f"greatest({_FIRST_DAY}, least({_LAST_DAY}, {since} at time zone {_UTC}))"
+        return f"{since} is null", since, f"{NOW} at time zone {_UTC}", due_at
     if definition.adaptive is not None:
         # the table of paces says when; what it does not know of is due when no pace could be slower
         pace = _literal(definition.adaptive.longest)
-    return f"{column} is null", column, f"({_NOW} - {pace}){at_utc}", f"({instant} + {pace})"
+    return f"{column} is null", column, f"({NOW} - {pace}){at_utc}", f"({instant} + {pace})"
 
 
-def _stamp(definition: PollerDefinition, shape: Shape, pace: str | None) -> str | None:
+def _stamp(definition: PollerDefinition, shape: Shape) -> str | None:
     """What a row that was polled is given: the time, the next time, and what the author says."""
     sets = []
+    pace = _pace(definition, shape, shape.column)
     if isinstance(definition.interval, str) and definition.adaptive is not None:
         pace, value = _adapted(definition, shape)
         sets.append(f"{identifier(definition.interval)} = {value}")
     if definition.last is not None:
-        sets.append(f"{identifier(definition.last)} = {_last_stamp(definition, shape, pace)}")
+        last = definition.last
+        # from the start: the moment at which it was due, so that neither the poll nor its waiting moves the next one
+        utc = (
+            f"coalesce({_slot(shape, last, pace, 'max', '<=')}, {_CLAIMED_UTC})"
+            if definition.counted_from == "start" and definition.form == "last" and pace is not None
+            else _NOW_UTC
+        )
+        sets.append(f"{identifier(last)} = {_in_column(shape, last, utc)}")
     if definition.due is not None and definition.due in shape.columns:
+        due = definition.due
         if pace is not None:
-            sets.append(f"{identifier(definition.due)} = {_due_stamp(definition, shape, pace)}")
+            utc = (
+                f"coalesce({_slot(shape, due, pace, 'min', '>')}, {_CLAIMED_UTC} + {pace})"
+                if definition.counted_from == "start"
+                else f"{_NOW_UTC} + {pace}"
+            )
+            sets.append(f"{identifier(due)} = {_in_column(shape, due, utc)}")
         elif definition.done is None:
-            sets.append(f"{identifier(definition.due)} = null")
+            sets.append(f"{identifier(due)} = null")
     if definition.done is not None:
         sets.append(f"{definition.done}\n")
     return ", ".join(sets) or None
 
 
-def _in_column(shape: Shape, name: str, instant: str) -> str:
-    return f"({instant}) at time zone 'UTC'" if shape.columns[name].base == "timestamp" else instant
+def _in_column(shape: Shape, name: str, utc: str) -> str:
+    return utc if shape.columns[name].base == "timestamp" else f"({utc}) at time zone {_UTC}"
 
 
-def _instant(shape: Shape, name: str) -> str:
-    column = shape.column(name)
-    return f"({column} at time zone 'UTC')" if shape.columns[name].base == "timestamp" else column
+def _slot(shape: Shape, name: str, pace: str, which: str, side: str) -> str:
+    """Of the times that are whole intervals after the one in the column, the one next to now on this side; null if there is none.
 
-
-def _steps(since: str, pace: str) -> str:
-    """How many whole intervals have passed since then."""
-    return f"floor(extract(epoch from {_NOW} - {since}) / nullif(extract(epoch from {pace}), 0))::float8"
-
-
-def _last_stamp(definition: PollerDefinition, shape: Shape, pace: str | None) -> str:
-    assert definition.last is not None
-    if definition.counted_from == "end" or definition.form == "due" or pace is None:
-        return _in_column(shape, definition.last, _NOW)
-    # the moment at which it was due, so that neither the poll nor its waiting moves the next one
-    last = _instant(shape, definition.last)
-    slot = f"{last} + {pace} * {_steps(last, pace)}"
-    return _in_column(shape, definition.last, f"coalesce({slot}, rota_held.rota_claimed_at)")
-
-
-def _due_stamp(definition: PollerDefinition, shape: Shape, pace: str) -> str:
-    assert definition.due is not None
-    following = f"{_NOW} + {pace}"
-    if definition.counted_from == "start":
-        due = _instant(shape, definition.due)
-        following = (
-            f"coalesce({due} + {pace} * ({_steps(due, pace)} + 1), rota_held.rota_claimed_at + {pace}, {following})"
-        )
-    return _in_column(shape, definition.due, following)
+    Months are not all as long, so how many have passed can only be estimated, and the neighbours are looked at as well. They are
+    as long as on average in 48 of them.
+    """
+    since = (
+        shape.column(name) if shape.columns[name].base == "timestamp" else f"({shape.column(name)} at time zone {_UTC})"
+    )
+    length = f"nullif(extract(epoch from timestamp '2000-01-01' + {pace} * 48 - timestamp '2000-01-01') / 48, 0)"
+    steps = f"case when isfinite({since}) then floor(extract(epoch from {_NOW_UTC} - {since}) / {length}) end"
+    near = f"from (select {steps} as rota_passed, generate_series(-1, 2) as rota_near) as rota_steps"
+    slot = f"{since} + {pace} * (rota_steps.rota_passed + rota_steps.rota_near)"
+    return f"(select {which}({slot}) {near} where {slot} {side} {_NOW_UTC})"
 
 
 def _adapted(definition: PollerDefinition, shape: Shape) -> tuple[str, str]:
     """The new interval of a row, and how it is written into the user's column."""
     assert isinstance(definition.interval, str)
-    adaptive = definition.adaptive
-    assert adaptive is not None
-    column = shape.column(definition.interval)
-    changed = "rota_held.rota_changed"
+    assert definition.adaptive is not None
+    column, adaptive = shape.columns[definition.interval], definition.adaptive
+    low, high = bounds_in_column(definition)
+    factor = f"case when rota_held.rota_changed then {adaptive.faster!r} else {adaptive.slower!r} end"
     if definition.unit is None:
-        low, high = _literal(adaptive.shortest), _literal(adaptive.longest)
-        moved = (
-            f"coalesce({column}, {high}) * case when {changed} then {adaptive.faster!r} else {adaptive.slower!r} end"
-        )
-        value = f"greatest({low}, least({high}, {moved}))"
+        value = f"greatest({low}, least({high}, {_pace(definition, shape, shape.column)} * {factor}))"
         return value, value
-    low, high = (str(bound.total_seconds() / definition.unit) for bound in (adaptive.shortest, adaptive.longest))
-    number = f"coalesce({column}::float8, {high})"
-    faster, slower = f"{number} * {adaptive.faster!r}", f"{number} * {adaptive.slower!r}"
-    if shape.columns[definition.interval].base.startswith("int"):
+    moved = f"{_number(definition, shape, shape.column)} * {factor}"
+    if column.is_whole:
         # a whole number moves by one at least
         low, high = f"ceil({low})", f"greatest(floor({high}), ceil({low}))"
-        faster, slower = f"floor({faster})", f"ceil({slower})"
-    moved = f"greatest({low}, least({high}, case when {changed} then {faster} else {slower} end))"
-    value = f"({moved})::{shape.columns[definition.interval].type}"
-    return f"({moved}::float8 * interval '{definition.unit:g} seconds')", value
+        moved = f"case when rota_held.rota_changed then floor({moved}) else ceil({moved}) end"
+    moved = f"greatest({low}, least({high}, {moved}))::float8"
+    return f"({moved} * interval '{definition.unit:g} seconds')", f"({moved})::{column.type}"
 
 
-def _index_on(definition: PollerDefinition, shape: Shape) -> tuple[str, ...]:
+def bounds_in_column(definition: PollerDefinition) -> tuple[str, str]:
+    """The shortest and the longest interval of a poller that adapts, as they are written in the column of intervals."""
+    assert definition.adaptive is not None
+    bounds = (definition.adaptive.shortest, definition.adaptive.longest)
+    if definition.unit is None:
+        return _literal(bounds[0]), _literal(bounds[1])
+    return str(bounds[0].total_seconds() / definition.unit), str(bounds[1].total_seconds() / definition.unit)
+
+
+def _index_on(definition: PollerDefinition, shape: Shape, naive: bool) -> tuple[str, ...]:
     """What an index must be on to find due rows without reading the others; written without the table's name."""
-    _, due_since, _, _ = _when(definition, shape, identifier)
+    _, due_since, _, _ = _when(definition, shape, identifier, naive)
     if due_since is not None:
         return (due_since,)
     key = tuple(identifier(name) for name in definition.key)
@@ -291,7 +356,7 @@ def _index_on(definition: PollerDefinition, shape: Shape) -> tuple[str, ...]:
     return key if definition.order_by is None else (f"{definition.order_by}\n", *key)
 
 
-def order_of(plan: Plan, since: Sequence[str]) -> str:
-    """The author's order first, then these."""
+def order_of(plan: Plan, since: str) -> str:
+    """The author's order first, then this."""
     given = plan.definition.order_by
-    return ", ".join([*([f"{given}\n"] if given else []), *since])
+    return f"{given}\n, {since}" if given else since

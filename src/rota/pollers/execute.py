@@ -18,6 +18,7 @@ from rota.pollers.due import Plan
 from rota.pollers.running import Held, RunningPoll, running
 from rota.pollers.settle import Fate, Finish
 from rota.postgres.pool import Database
+from rota.postgres.query import Unreadable
 from rota.service.points import reach
 
 __all__ = ["Executor", "FailedPoll", "Outcome", "Polled", "SettledPoll"]
@@ -121,7 +122,14 @@ class Executor:
 
     async def _call(self, held: Held) -> Any:
         definition = self._definition
-        row = definition.reader.build(dict(zip(self._columns, held.claim.values, strict=True)))
+        values = dict(zip(self._columns, held.claim.values, strict=True))
+        for column, value in values.items():
+            if isinstance(value, Unreadable):
+                raise RotaError(
+                    f"column {column!r} has what Python cannot hold: {value.why}. Change it, or annotate the handler's parameter "
+                    "with a class that leaves the column out"
+                )
+        row = definition.reader.build(values)
         if self._is_async:
             return await self._within(definition.handler(row))
         if self._threads is None:

@@ -1,5 +1,4 @@
 """What people see of pollers: what they are, what they hold, what waits, and what is parked."""
-# ruff: noqa: S608 - the parts of these statements are written out here, or come quoted from the catalog
 
 from __future__ import annotations
 
@@ -10,8 +9,9 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from rota.pollers.due import Plan, order_of
-from rota.postgres.query import Query, Statement, many, one, one_or_none, statement
+from rota.pollers.due import Plan
+from rota.pollers.look import CLOCK, look, look_for_lost
+from rota.postgres.query import Query, many, one, one_or_none, statement
 
 __all__ = [
     "Backlog",
@@ -82,7 +82,28 @@ class Holder:
     claimed_at: datetime
 
 
-_FREE = """
+def preview_rows(plan: Plan, limit: int) -> Query[list[DueRow]]:
+    """The rows that would be taken next, in their order; takes none, and locks none."""
+    lost, parts = look_for_lost(plan)
+    due, others = look(plan)
+    text = f"{CLOCK}{lost},{due} {_PREVIEW}".replace("{columns}", f"{plan.when[1]} as rota_due_at")
+    previewing = statement(f"preview_rows:{plan.definition.name}", text).composed(parts | others | {"lock": ""})
+    return previewing.query({"poller": plan.definition.name, "limit": limit}, read=many(DueRow))
+
+
+_PREVIEW = """
+    select rota_next.rota_key, rota_next.rota_due_at
+    from (select * from rota_lost union all select * from rota_found) as rota_next
+    limit %(limit)s
+"""
+_BACKLOG = """
+    with rota_clock as materialized (select {schema}.now() as rota_now),
+    rota_due as (
+        select {since} as rota_due_at
+        from {table}
+        where ({where}
+        )
+          and {due}
           and not exists (
               select
               from {schema}.poll_claims as rota_claim
@@ -94,81 +115,20 @@ _FREE = """
                     or rota_claim.retry_at > (select rota_clock.rota_now from rota_clock)
                 )
           )
-"""
-_PREVIEW = (
-    """
-    with rota_clock as materialized (select {schema}.now() as rota_now)
-    select {key}, {due_at}
-    from {table}
-    where ({where}
-          )
-          and {due}
-    """
-    + _FREE
-    + """
-    order by {order}
-    limit %(limit)s
-"""
-)
-_BACKLOG = (
-    """
-    with rota_clock as materialized (select {schema}.now() as rota_now),
-    rota_due as (
-        select {due_at} as rota_due_at
-        from {table}
-        where ({where}
-          )
-          and {due}
-    """
-    + _FREE
-    + """
     )
     select
         count(*), count(*) filter (where rota_due.rota_due_at is null), min(rota_due.rota_due_at),
         extract(epoch from (select rota_clock.rota_now from rota_clock) - min(rota_due.rota_due_at))::float8
     from rota_due
 """
-)
-
-
-def preview_rows(plan: Plan, limit: int) -> Query[list[DueRow]]:
-    """The rows that would be taken next, in their order; takes none."""
-    previewing = _about_due_rows(plan, "preview_rows", _PREVIEW)
-    return previewing.query({"poller": plan.definition.name, "limit": limit}, read=many(DueRow))
 
 
 def backlog(plan: Plan) -> Query[Backlog]:
     """Count what is due; reads all of it."""
-    counting = _about_due_rows(plan, "backlog", _BACKLOG)
+    due, since = plan.when
+    text = _BACKLOG.replace("{due}", due).replace("{since}", since)
+    counting = statement(f"backlog:{plan.definition.name}", text).composed(plan.parts)
     return counting.query({"poller": plan.definition.name}, read=one(Backlog))
-
-
-# Where the pace of each row is in a table of ours.
-_PACED_DUE_AT = """coalesce((
-            select rota_pace.due_at
-            from {schema}.poll_intervals as rota_pace
-            where rota_pace.poller = %(poller)s
-              and rota_pace.key = {key}
-        ), {row_due_at})"""
-
-
-def _about_due_rows(plan: Plan, name: str, text: str) -> Statement:
-    due_at, due = "{row_due_at}", "true" if plan.due_since is None else "{due_since} <= {by}"
-    if plan.definition.own_pace:
-        due_at, due = _PACED_DUE_AT, f"{_PACED_DUE_AT} <= (select rota_clock.rota_now from rota_clock)"
-    if plan.never is not None:
-        due, due_at = f"({{never}} or {due})", f"case when {{never}} then null else {due_at} end"
-    parts = plan.parts | {
-        "row_due_at": plan.due_at or "null::timestamptz",
-        "due_since": plan.due_since or "",
-        "by": plan.by,
-        "never": plan.never or "",
-        "author": order_of(plan, []),
-    }
-    orders = ["{author}"] if plan.definition.order_by else []
-    order = ", ".join([*orders, f"{due_at} nulls first", "{keys}"])
-    text = text.replace("{order}", order).replace("{due_at}", due_at).replace("{due}", due)
-    return statement(f"{name}:{plan.definition.name}", text).composed(parts)
 
 
 LIST_POLLERS = statement(
@@ -224,18 +184,21 @@ def list_parked(poller: str, *, limit: int, after: Sequence[Any] | None) -> Quer
     return LIST_PARKED.query(params, read=many(ParkedRow))
 
 
-FIND_HOLDER = statement(
-    "find_row_holder",
-    """
-    select coalesce(member.name, claim.member::text), claim.claimed_at
-    from {schema}.poll_claims as claim
-    left join {schema}.members as member on member.id = claim.member
-    where claim.poller = %(poller)s
-      and claim.key = %(key)s
-      and claim.member is not null
-    """,
-)
+_HOLDER = """
+    with rota_asked as materialized (select %(key)s::jsonb as rota_key)
+    select coalesce(rota_member.name, rota_claim.member::text), rota_claim.claimed_at
+    from {schema}.poll_claims as rota_claim
+    left join {schema}.members as rota_member on rota_member.id = rota_claim.member
+    where rota_claim.poller = %(poller)s
+      -- the row's own: the same value can be asked for in more than one way
+      and rota_claim.key = (select {key} from {table} where {this_row})
+      and rota_claim.member is not null
+"""
 
 
-def find_holder(poller: str, key: Sequence[Any]) -> Query[Holder | None]:
-    return FIND_HOLDER.query({"poller": poller, "key": Jsonb(list(key))}, read=one_or_none(Holder))
+def find_holder(plan: Plan, key: Sequence[Any]) -> Query[Holder | None]:
+    this_row = plan.shape.is_row(plan.definition.key, "(select rota_asked.rota_key from rota_asked)")
+    finding = statement(f"find_row_holder:{plan.definition.name}", _HOLDER).composed(
+        plan.parts | {"this_row": this_row}
+    )
+    return finding.query({"poller": plan.definition.name, "key": Jsonb(list(key))}, read=one_or_none(Holder))

@@ -25,6 +25,7 @@ from rota.pollers.plan import plan_of
 from rota.pollers.running import key_text
 from rota.pollers.sessions import Sessions
 from rota.pollers.settle import Finish
+from rota.pollers.shape import key_value
 from rota.pollers.source import PollSource
 from rota.postgres.pool import Database
 
@@ -207,7 +208,7 @@ class _Round:
                 + (f" that fits {self._plan.definition.where!r}." if self._plan.definition.where else ".")
             )
         if row is None:
-            holder: Holder | None = await self._sessions.settling.run(find_holder(name, key))
+            holder: Holder | None = await self._sessions.settling.run(find_holder(self._plan, key))
             return PollStats(held_by=holder.name if holder else "someone who has just ended")
         await self._run([row])
         return PollStats(1, self._completed, self._errors)
@@ -266,7 +267,7 @@ def _key(given: tuple[Any, ...], definition: PollerDefinition) -> list[Any]:
         raise ConfigurationError(
             f"poll({', '.join(map(repr, given))}) names no row: the key of {definition.name!r} is {', '.join(definition.key)}."
         )
-    return [value if isinstance(value, bool | int | str) else str(value) for value in values]
+    return [key_value(value) for value in values]
 
 
 def _now(call: Coroutine[Any, Any, R], verb: str) -> R:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from rota.clock import Duration
@@ -13,6 +14,7 @@ from rota.pollers.definition import CountedFrom, PollerDefinition, Unit, define
 from rota.pollers.inspect import ParkedRow, PollerView, list_parked, list_pollers
 from rota.pollers.operate import pause_poller, release_rows, resume_poller
 from rota.pollers.poller import Home, Poller
+from rota.pollers.shape import key_value
 from rota.pollers.tally import PollerTally, Tally
 from rota.postgres.audit import actor
 from rota.postgres.notify import poll_channel
@@ -183,7 +185,7 @@ class Pollers(Mapping[str, Poller[..., Any]]):
         return self._home.database.run_steps_sync(self._releasing(name, keys, held, by), dry_run=dry_run)
 
     def _releasing(self, name: str, keys: Sequence[Any] | None, held: bool, by: str | None) -> Steps[int]:
-        given = None if keys is None else [list(key) if isinstance(key, list | tuple) else [key] for key in keys]
+        given = None if keys is None else [variant for key in keys for variant in _as_claimed(key)]
         return release_rows(name, given, held=held, by=actor(by), channel=self._channel)
 
     @property
@@ -202,3 +204,10 @@ class Pollers(Mapping[str, Poller[..., Any]]):
 
     def __len__(self) -> int:
         return len(self._pollers)
+
+
+def _as_claimed(key: Any) -> Iterator[list[Any]]:
+    """A key as claims may have it: a whole number is text where its column has others as well."""
+    values = map(key_value, key if isinstance(key, list | tuple) else [key])
+    for variant in product(*((value, str(value)) if type(value) is int else (value,) for value in values)):
+        yield list(variant)

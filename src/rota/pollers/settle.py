@@ -107,7 +107,10 @@ _LOOKED_AT = """
 """
 _PACED = """rota_paced as (
         insert into {schema}.poll_intervals as rota_pace (poller, key, pace, due_at)
-        select %(poller)s, rota_next.rota_key, rota_next.rota_pace, rota_clock.rota_now + rota_next.rota_pace
+        select
+            %(poller)s, rota_next.rota_key, rota_next.rota_pace,
+            -- not all days are as long where a session of the user's may think it is
+            (rota_clock.rota_now at time zone 'UTC' + rota_next.rota_pace) at time zone 'UTC'
         from rota_clock, (
             select
                 rota_stamped.rota_key,

@@ -7,21 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 from rota.errors import ConfigurationError
 from rota.postgres.query import Query, Steps, identifier, nothing, one_or_none, statement
 
-__all__ = ["Column", "Shape", "can_be_key", "find_shape", "read_table_name"]
+__all__ = ["Column", "Shape", "can_be_key", "find_shape", "key_value", "read_table_name"]
 
 # How a value of a key's column goes into JSON and comes back the same, whatever the session's settings are.
 _AS_IT_IS = ("to_jsonb({column})", "({value})::{type}")
 _AS_TEXT = ("to_jsonb({column}::text)", "({value})::{type}")
 _KEY_TYPES = {
-    **dict.fromkeys(("int2", "int4", "int8", "oid", "numeric", "bool"), _AS_IT_IS),
-    **dict.fromkeys(
-        ("text", "varchar", "bpchar", "name", "uuid", "citext", "enum", "inet", "cidr", "macaddr"), _AS_TEXT
-    ),
+    **dict.fromkeys(("int2", "int4", "int8", "oid", "bool"), _AS_IT_IS),
+    **dict.fromkeys(("text", "varchar", "bpchar", "name", "uuid", "enum", "inet", "cidr", "macaddr"), _AS_TEXT),
+    # no float has all its digits, and those who write 1.0 and 1.00 mean the same
+    "numeric": ("to_jsonb(trim_scale({column})::text)", "({value})::{type}"),
+    # the same in upper and lower case
+    "citext": ("to_jsonb(lower({column}::text))", "({value})::{type}"),
     "date": _AS_IT_IS,
     "timestamp": _AS_IT_IS,
     "timestamptz": ("to_jsonb({column} at time zone 'UTC')", "({value})::timestamp at time zone 'UTC'"),
@@ -32,10 +37,8 @@ _KINDS = {
     "m": "a materialized view, which nobody can write to. Poll the table that it was made from",
     "f": "a foreign table, whose rows cannot be locked. Poll it in the database where it lives",
     "S": "a sequence",
-    "c": "a composite type",
-    "t": "a TOAST table",
-    "i": "an index",
-    "I": "an index",
+    "temporary": "a temporary table, which only the session that made it can read",
+    "inherited": "a table that others inherit from, where the same key may be once more. Poll each of those that inherit from it",
 }
 
 
@@ -45,9 +48,16 @@ class Column:
 
     name: str
     type: str
+    #: the type without what limits its length, to which a value could be cut
+    unlimited: str
     base: str
     nullable: bool
     generated: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it holds whole numbers only."""
+        return self.base in ("int2", "int4", "int8") or self.type.endswith(",0)")
 
     @property
     def sql(self) -> str:
@@ -96,7 +106,9 @@ class Shape:
         """The condition for the row that has the key `given`, an SQL expression of JSON."""
         return " and ".join(
             f"{self.column(name)} = "
-            + _KEY_TYPES[self.columns[name].base][1].format(value=f"{given} ->> {at}", type=self.columns[name].type)
+            + _KEY_TYPES[self.columns[name].base][1].format(
+                value=f"{given} ->> {at}", type=self.columns[name].unlimited
+            )
             for at, name in enumerate(key)
         )
 
@@ -124,7 +136,15 @@ AS_THE_USER = statement("poller_search_path", "set local search_path to default"
 FIND_TABLE = statement(
     "find_poller_table",
     """
-    select class.oid::bigint, namespace.nspname, class.relname, class.relkind::text, class.reltuples
+    select
+        class.oid::bigint, namespace.nspname, class.relname, class.reltuples,
+        case
+            when class.relpersistence = 't' then 'temporary'
+            when class.relkind = 'r' and exists (
+                select from pg_catalog.pg_inherits where pg_inherits.inhparent = class.oid
+            ) then 'inherited'
+            else class.relkind::text
+        end
     from pg_catalog.pg_class as class
     join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
     where class.relname = %(table)s
@@ -156,6 +176,7 @@ FIND_COLUMNS = statement(
     select
         attribute.attname,
         pg_catalog.format_type(attribute.atttypid, attribute.atttypmod),
+        pg_catalog.format_type(attribute.atttypid, -1),
         case kind.typtype when 'e' then 'enum' else kind.typname::text end,
         not attribute.attnotnull,
         attribute.attgenerated <> '' or attribute.attidentity = 'a'
@@ -192,7 +213,7 @@ def find_shape(table: str | tuple[str | None, str], *, poller: str) -> Steps[Sha
     """Read the table from the catalog. Raises ConfigurationError where it cannot be polled."""
     schema, name = table if isinstance(table, tuple) else (None, table)
     yield AS_THE_USER.query(read=nothing)
-    found: tuple[int, str, str, str, float] | None = yield _find_table(schema, name)
+    found: tuple[int, str, str, float, str] | None = yield _find_table(schema, name)
     if found is None and schema is not None and len(f"{schema}.{name}".encode()) <= 63:
         found = yield _find_table(None, f"{schema}.{name}")  # its name may hold a dot
     said = name if schema is None else f"{schema}.{name}"
@@ -202,7 +223,7 @@ def find_shape(table: str | tuple[str | None, str], *, poller: str) -> Steps[Sha
             f"Poller {poller!r} cannot poll {said!r}: there is no such table {where}. Names are as in the catalog, upper and lower "
             "case are told apart; write table='schema.table' for one elsewhere."
         )
-    oid, schema, name, kind, rows = found
+    oid, schema, name, rows, kind = found
     if kind not in ("r", "p"):
         raise ConfigurationError(f"Poller {poller!r} cannot poll {said!r}: it is {_KINDS.get(kind, 'no table')}.")
     yield AS_NOBODY.query(read=nothing)
@@ -213,8 +234,24 @@ def find_shape(table: str | tuple[str | None, str], *, poller: str) -> Steps[Sha
     return Shape(schema, name, {column.name: column for column in columns}, tuple(unique), max(0.0, rows))
 
 
-def _find_table(schema: str | None, table: str) -> Query[tuple[int, str, str, str, float] | None]:
+def _find_table(schema: str | None, table: str) -> Query[tuple[int, str, str, float, str] | None]:
     return FIND_TABLE.query({"schema": schema, "table": table}, read=one_or_none(lambda *row: row))
+
+
+def key_value(given: Any) -> Any:
+    """A value of a key, as someone gives it, in the form that it has in a claim's key."""
+    if isinstance(given, Enum):
+        return key_value(given.value)
+    if isinstance(given, datetime):
+        utc = given if given.tzinfo is None else given.astimezone(UTC).replace(tzinfo=None)
+        # as PostgreSQL writes it
+        return utc.isoformat().rstrip("0") if utc.microsecond else utc.isoformat()
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given).hex()
+    if isinstance(given, Decimal | float):
+        number = Decimal(str(given))
+        return f"{number.normalize():f}" if number.is_finite() else str(given)
+    return given if isinstance(given, bool | int | str) else str(given)
 
 
 def can_be_key(column: Column) -> bool:

@@ -13,12 +13,15 @@ from __future__ import annotations
 import contextlib
 from typing import Any, TypeVar
 
-from psycopg import AsyncConnection, Connection
-from psycopg.errors import Error, SerializationFailure
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg.abc import Loader
+from psycopg.adapt import Transformer
+from psycopg.errors import DataError, Error, SerializationFailure
+from psycopg.pq import Format
 from psycopg.rows import tuple_row
 
 from rota.postgres.connection import IDLE_LIMIT, Own, is_direct, is_stale_plan
-from rota.postgres.query import Query, Row, Steps
+from rota.postgres.query import Query, Row, Steps, Unreadable
 
 __all__ = ["OPENING", "ask", "ask_steps", "ask_steps_sync", "ask_sync"]
 
@@ -113,7 +116,12 @@ async def _rows(connection: AsyncConnection[Any], schema: str, query: Query[Any]
             if is_stale_plan(error):
                 await connection.close()
             raise
-        return await cursor.fetchall() if cursor.description else []
+        try:
+            return await cursor.fetchall() if cursor.description else []
+        except DataError:
+            if not query.values_apart:
+                raise
+            return _apart(cursor)
 
 
 def _rows_sync(connection: Connection[Any], schema: str, query: Query[Any]) -> list[Row]:
@@ -124,4 +132,27 @@ def _rows_sync(connection: Connection[Any], schema: str, query: Query[Any]) -> l
             if is_stale_plan(error):
                 connection.close()
             raise
-        return cursor.fetchall() if cursor.description else []
+        try:
+            return cursor.fetchall() if cursor.description else []
+        except DataError:
+            if not query.values_apart:
+                raise
+            return _apart(cursor)
+
+
+def _apart(cursor: AsyncCursor[Any] | Cursor[Any]) -> list[Row]:
+    """The rows, read value by value."""
+    result, adapting = cursor.pgresult, Transformer(cursor)
+    assert result is not None
+    loaders = [adapting.get_loader(result.ftype(at), Format(result.fformat(at))) for at in range(result.nfields)]
+
+    def value(loader: Loader, given: bytes | None) -> Any:
+        try:
+            return None if given is None else loader.load(given)
+        except DataError as error:
+            return Unreadable(str(error))
+
+    return [
+        tuple(value(loader, result.get_value(row, at)) for at, loader in enumerate(loaders))
+        for row in range(result.ntuples)
+    ]

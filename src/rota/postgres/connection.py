@@ -70,6 +70,9 @@ _SESSION: dict[str, str] = {
     "idle_in_transaction_session_timeout": IDLE_LIMIT,
     "search_path": "pg_catalog, pg_temp",  # all our names are qualified
     "timezone": "UTC",
+    # the driver reads times and intervals in these alone
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
     "client_min_messages": "warning",
     # the server forgets a client that went silent, but never sooner than its lease ends
     "tcp_keepalives_idle": "15",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from textwrap import dedent
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from rota.errors import ConfigurationError
 
@@ -21,6 +21,7 @@ __all__ = [
     "Row",
     "Statement",
     "Steps",
+    "Unreadable",
     "identifier",
     "many",
     "nothing",
@@ -66,9 +67,15 @@ class Statement:
     text: str
     parts: tuple[tuple[str, str], ...] = ()
 
-    def query(self, params: Mapping[str, Any] | None = None, *, read: Callable[[Sequence[Row]], T]) -> Query[T]:
+    def query(
+        self,
+        params: Mapping[str, Any] | None = None,
+        *,
+        read: Callable[[Sequence[Row]], T],
+        values_apart: bool = False,
+    ) -> Query[T]:
         # never without parameters: the driver would then take a doubled percent sign as it stands
-        return Query(self, params or {}, read)
+        return Query(self, params or {}, read, values_apart)
 
     def sql(self, schema: str) -> str:
         return _rendered(self.name, self.text, schema, self.parts)
@@ -83,7 +90,9 @@ def _rendered(name: str, text: str, schema: str, parts: tuple[tuple[str, str], .
     given = {"schema": identifier(schema), **dict(parts)}
     # what is composed in may hold a percent sign, which the driver would take for a parameter; and all in one go, as it may also
     # hold what looks like another part
-    return f"/* rota:{name} */ " + _PART.sub(
+    # and the name may be the user's: nothing in it ends the comment, begins another, or is a parameter
+    told = name.replace("*", "?").replace("%", "%%")
+    return f"/* rota:{told} */ " + _PART.sub(
         lambda found: given[found[1]].replace("%", "%%") if found[1] in given else found[0], text
     )
 
@@ -95,6 +104,14 @@ class Query(Generic[T]):
     statement: Statement
     params: Mapping[str, Any]
     read: Callable[[Sequence[Row]], T]
+    #: a value that Python cannot hold is an Unreadable in its place, and does not keep the others from being read
+    values_apart: bool = False
+
+
+class Unreadable(NamedTuple):
+    """Stands for a value that Python cannot hold, such as a date before Christ."""
+
+    why: str
 
 
 #: Several queries that make one step in one transaction: yields each query and receives what it read.
