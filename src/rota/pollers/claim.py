@@ -334,13 +334,12 @@ class Claims:
         params = {"poller": self._plan.definition.name, "token": token, "member": member}
         return self._suspect.query(params, read=lambda rows: self._read(rows, token, member, 1))
 
-    def this(self, key: Sequence[Any], *, token: int, member: UUID) -> Query[tuple[bool, ClaimedRow | None]]:
+    def this(self, key: Sequence[Any], *, token: int, member: UUID) -> Query[tuple[bool, list[ClaimedRow]]]:
         """Take the row of this key, due or not; whether there is such a row, and the row unless someone has it."""
         params = {"poller": self._plan.definition.name, "key": Jsonb(list(key)), "token": token, "member": member}
 
-        def read(rows: Sequence[Row]) -> tuple[bool, ClaimedRow | None]:
-            claim = self._read(rows, token, member, 1)
-            return bool(rows), claim.rows[0] if claim.rows else None
+        def read(rows: Sequence[Row]) -> tuple[bool, list[ClaimedRow]]:
+            return bool(rows), self._read(rows, token, member, 1).rows
 
         return self._this.query(params, read=read)
 

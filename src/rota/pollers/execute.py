@@ -32,12 +32,13 @@ class Polled(NamedTuple):
 
 
 class FailedPoll(NamedTuple):
-    """The handler raised; `pause` is None when the row is to be parked."""
+    """The handler raised; `pause` is None when the row is to be parked. `unsure`: its transaction may have committed."""
 
     row: ClaimedRow
     failure: Failure
     pause: float | None
     seconds: float
+    unsure: bool = False
 
 
 class SettledPoll(NamedTuple):
@@ -45,6 +46,7 @@ class SettledPoll(NamedTuple):
 
     row: ClaimedRow
     fate: Fate
+    changed: bool
     seconds: float
 
 
@@ -88,15 +90,15 @@ class Executor:
             reach("run.after")
         except asyncio.CancelledError:
             if held.fate is not None:
-                return SettledPoll(row, held.fate, held.seconds)
+                return SettledPoll(row, held.fate, held.changed, held.seconds)
             raise
         except Exception as error:
             if held.fate is not None:
                 self._facts.emit(RowRaisedAfterSuccess(row.poller, row.key, error))
-                return SettledPoll(row, held.fate, held.seconds)
-            return self.failed(row, error, held.seconds)
+                return SettledPoll(row, held.fate, held.changed, held.seconds)
+            return self.failed(row, error, held.seconds)._replace(unsure=held.unsure)
         if held.fate is not None:
-            return SettledPoll(row, held.fate, held.seconds)
+            return SettledPoll(row, held.fate, held.changed, held.seconds)
         return Polled(row, isinstance(value, Changed) or value is Changed, held.seconds)
 
     def failed(self, row: ClaimedRow, error: BaseException, seconds: float = 0.0) -> FailedPoll:
@@ -126,13 +128,18 @@ class Executor:
             return await self._within(definition.handler(row))
         if self._threads is None:
             self._threads = ThreadPoolExecutor(definition.concurrency, thread_name_prefix="rota-poll")
-        future = self._threads.submit(contextvars.copy_context().run, definition.handler, row)
+        future = self._threads.submit(contextvars.copy_context().run, _called, definition.handler, row)
         try:
-            return await self._within(asyncio.wrap_future(future))
+            value = await self._within(asyncio.wrap_future(future))
         except (TimeoutError, asyncio.CancelledError):
             if not future.done() and not future.cancel():
+                # its thread is lost to others, who must not wait for it
+                self._threads.shutdown(wait=False)
+                self._threads = None
                 self._occupied(future)
             raise
+        # a coroutine, from what did not look like a coroutine function
+        return await self._within(value) if inspect.isawaitable(value) else value
 
     async def _within(self, body: Any) -> Any:
         timeout = self._definition.timeout
@@ -145,3 +152,11 @@ class Executor:
             if not limit.expired():
                 raise  # one of the handler's own
             raise TimeoutError(f"the handler took longer than its timeout of {timeout:g} s") from error.__context__
+
+
+def _called(handler: Callable[..., Any], row: Any) -> Any:
+    try:
+        return handler(row)
+    except StopIteration as error:
+        # no future can hold it, and whoever waits would wait for ever
+        raise RuntimeError("the handler raised StopIteration") from error

@@ -143,7 +143,7 @@ class Polling:
         """A peer has ended us: what we held is void."""
         for part in self._parts.values():
             part.consumer.drop()
-            part.source.wake()
+            part.source.forget()
 
     async def _rescue(self) -> None:
         """Take over from ended members: at once when we ended one, and now and then, in case a rescuer died at it."""

@@ -7,6 +7,7 @@ would wait in a circle with the application sooner or later: it is left, and com
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -36,8 +37,9 @@ __all__ = [
 LOST_LIMIT = 3
 
 #: done; changed: it no longer fits `where`, and was stamped all the same; gone: it was deleted; locked: the application has it
-#: locked; undone: it is still in the state that it was polled for; lost: the claim is not ours any more
-Fate = Literal["done", "changed", "gone", "locked", "undone", "lost"]
+#: locked; undone: it is still in the state that it was polled for; unstamped: PostgreSQL was kept from writing the stamp; lost:
+#: the claim is not ours any more
+Fate = Literal["done", "changed", "gone", "locked", "undone", "unstamped", "lost"]
 
 # Rows and claims are found one by one, by their keys: a join would be planned by what the statistics say, and they may say that
 # there are no claims. What was locked is then found by its place.
@@ -45,7 +47,8 @@ _FINISH = """
     with rota_clock as materialized (select {schema}.now() as rota_now),
     rota_given as materialized (
         select given.*
-        from unnest(%(keys)s::jsonb[], %(tokens)s::bigint[], %(changed)s::boolean[])
+        -- keys as text: each driver sends that alike, and this may run on a connection of the user's
+        from unnest(%(keys)s::text[]::jsonb[], %(tokens)s::bigint[], %(changed)s::boolean[])
             with ordinality as given (rota_key, rota_token, rota_changed, rota_at)
         order by given.rota_key
     ), rota_row as materialized (
@@ -161,7 +164,7 @@ class Finish:
         definition = self._plan.definition
         params: dict[str, Any] = {
             "poller": definition.name,
-            "keys": [Jsonb(row.key) for row in rows],
+            "keys": [json.dumps(row.key) for row in rows],
             "tokens": [row.token for row in rows],
             "changed": list(changed),
         }
@@ -190,9 +193,10 @@ class Finish:
             return "lost"
         if at in gone:
             return "gone"
+        is_state = self._plan.definition.form == "state"
         if at not in ended:
-            return "undone"
-        return "changed" if at in unfit and self._plan.definition.form != "state" else "done"
+            return "undone" if is_state else "unstamped"
+        return "changed" if at in unfit and not is_state else "done"
 
 
 class Failed(NamedTuple):
