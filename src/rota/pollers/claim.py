@@ -12,7 +12,7 @@ Names that begin with `rota_` are ours in these statements: those of the user's 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from psycopg.types.json import Jsonb
 from rota.pollers.due import Plan, order_of
 from rota.postgres.query import Query, Row, Statement, Steps, scalar, statement
 
-__all__ = ["Claim", "ClaimedRow", "Claims", "new_token"]
+__all__ = ["OWN_BITS", "Claim", "ClaimedRow", "Claims", "new_token"]
 
 
 class ClaimedRow(NamedTuple):
@@ -44,9 +44,13 @@ class Claim(NamedTuple):
     more: bool
 
 
-def new_token() -> int:
-    """A claim's token: random, so that no other claim of the same row ever has it."""
-    return secrets.randbits(63)
+#: How many bits of a token are random for each claim; those before them are the mark of who claims.
+OWN_BITS = 39
+
+
+def new_token(mark: int = 0) -> int:
+    """A claim's token: random, so that no other claim of the same row has it. It begins with the mark."""
+    return mark << OWN_BITS | secrets.randbits(OWN_BITS)
 
 
 # Free to be taken: nobody holds it, it does not wait, is not parked, and went down with no process.
@@ -312,8 +316,8 @@ class Claims:
         params = {"poller": self._plan.definition.name, "limit": limit, "token": token, "member": member}
         return self._claim.query(params, read=lambda rows: self._read(rows, token, member, limit))
 
-    def due_within(self, most: int, *, limit: int, token: int, member: UUID) -> Steps[Claim]:
-        """The same, while no more than `most` are taken by all workers together."""
+    def within(self, most: int, take: Callable[[int], Query[Claim]]) -> Steps[Claim]:
+        """Take what there is room for, while no more than `most` are taken by all workers together."""
         name = self._plan.definition.name
         room: int | None = yield ROOM.query({"limit": most, "poller": name}, read=scalar)
         if room is None or room <= 0:
@@ -322,7 +326,7 @@ class Claims:
         room = yield ROOM.query({"limit": most, "poller": name}, read=scalar)
         if room is None or room <= 0:
             return Claim([], more=False)
-        claim: Claim = yield self.due(limit=min(limit, room), token=token, member=member)
+        claim: Claim = yield take(room)
         return claim
 
     def nothing(self) -> Query[Claim]:

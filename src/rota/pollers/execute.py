@@ -23,6 +23,10 @@ from rota.service.points import reach
 __all__ = ["Executor", "FailedPoll", "Outcome", "Polled", "SettledPoll"]
 
 
+# What a backoff function may ask for at most, so that its end is a time that PostgreSQL knows: a hundred years.
+_LONGEST_PAUSE = 100 * 365 * 86400.0
+
+
 class Polled(NamedTuple):
     """The handler returned."""
 
@@ -108,7 +112,7 @@ class Executor:
         except Exception as broken:  # the user's backoff function; its fault is told along with the handler's
             broken.__cause__ = error
             error, pause = broken, None
-        return FailedPoll(row, describe(error), pause, seconds)
+        return FailedPoll(row, describe(error), None if pause is None else min(pause, _LONGEST_PAUSE), seconds)
 
     def broken(self, row: ClaimedRow, error: BaseException) -> FailedPoll:
         """The outcome of a handler that ended by what is no Exception: sys.exit(), its own cancellation, or worse."""

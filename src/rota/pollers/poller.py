@@ -28,7 +28,7 @@ from rota.pollers.source import PollSource
 from rota.postgres.notify import poll_channel
 from rota.postgres.pool import Database
 
-__all__ = ["PollStats", "Poller"]
+__all__ = ["PollStats", "Poller", "key_values"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -252,6 +252,11 @@ def _key(given: tuple[Any, ...], definition: PollerDefinition) -> list[Any]:
         raise ConfigurationError(
             f"poll({', '.join(map(repr, given))}) names no row: the key of {definition.name!r} is {', '.join(definition.key)}."
         )
+    return key_values(values)
+
+
+def key_values(values: Sequence[Any]) -> list[Any]:
+    """A key as it is stored."""
     return [value if isinstance(value, bool | int | str) else str(value) for value in values]
 
 

@@ -11,7 +11,7 @@ from rota.pollers.adaptive import Adaptive
 from rota.pollers.definition import CountedFrom, PollerDefinition, Unit, define
 from rota.pollers.inspect import ParkedRow, PollerView, list_parked, list_pollers
 from rota.pollers.operate import pause_poller, release_rows, resume_poller
-from rota.pollers.poller import Home, Poller
+from rota.pollers.poller import Home, Poller, key_values
 from rota.postgres.audit import actor
 from rota.postgres.notify import poll_channel
 from rota.postgres.query import Steps
@@ -168,7 +168,7 @@ class Pollers(Mapping[str, Poller[..., Any]]):
         return self._home.database.run_steps_sync(self._releasing(name, keys, held, by), dry_run=dry_run)
 
     def _releasing(self, name: str, keys: Sequence[Any] | None, held: bool, by: str | None) -> Steps[int]:
-        given = None if keys is None else [list(key) if isinstance(key, list | tuple) else [key] for key in keys]
+        given = None if keys is None else [key_values(key if isinstance(key, list | tuple) else [key]) for key in keys]
         return release_rows(name, given, held=held, by=actor(by), channel=self._channel)
 
     @property

@@ -154,6 +154,8 @@ class Polling:
                     for row in lost:
                         self._facts.emit(RowLost(row.poller, row.key, row.member, row.losses, row.parked))
                         self._wake(row.poller)
+                for part in self._parts.values():
+                    await part.source.give_back_unknown(part.consumer.held())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RESCUE_SECONDS * random.uniform(0.8, 1.2)):
                     await self._ended.wait()

@@ -16,7 +16,7 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from rota.failure import Failure
-from rota.pollers.claim import ClaimedRow
+from rota.pollers.claim import OWN_BITS, ClaimedRow
 from rota.pollers.due import Plan
 from rota.postgres.query import Query, Row, Statement, many, nothing, scalar, statement
 
@@ -28,6 +28,7 @@ __all__ = [
     "LostRow",
     "fail",
     "hand_back",
+    "held_tokens",
     "release_token",
     "rescue_rows",
     "tidy",
@@ -341,6 +342,26 @@ RELEASE_TOKEN = statement(
 def release_token(poller: str, member: UUID, token: int) -> Query[int]:
     """Give up all that was taken under this token, by a claim whose answer never came."""
     return RELEASE_TOKEN.query({"poller": poller, "member": member, "token": token}, read=scalar)
+
+
+HELD_TOKENS = statement(
+    "held_row_tokens",
+    """
+    select distinct claim.token
+    from {schema}.poll_claims as claim
+    where claim.member = %(member)s
+      and claim.poller = %(poller)s
+      and claim.token between %(first)s::bigint and %(last)s::bigint
+    """,
+)
+
+
+def held_tokens(poller: str, member: UUID, mark: int) -> Query[set[int]]:
+    """The tokens with this mark under which the member holds rows."""
+    return HELD_TOKENS.query(
+        {"poller": poller, "member": member, "first": mark << OWN_BITS, "last": (mark + 1 << OWN_BITS) - 1},
+        read=lambda rows: {token for (token,) in rows},
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -17,14 +18,16 @@ from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, RotaError
 from rota.facts import Facts, PollerHindered, RowClaimLost, RowFailed, RowLocked, RowPolled, RowsClaimed
 from rota.leases.control import Control
-from rota.pollers.claim import Claim, ClaimedRow, Claims, new_token
+from rota.pollers.claim import OWN_BITS, Claim, ClaimedRow, Claims, new_token
 from rota.pollers.due import Plan
 from rota.pollers.execute import FailedPoll, Outcome, Polled, SettledPoll
 from rota.pollers.running import key_text, not_done
 from rota.pollers.sessions import Sessions
-from rota.pollers.settle import Failed, Fate, Finish, fail, hand_back, release_token
+from rota.pollers.settle import Failed, Fate, Finish, fail, hand_back, held_tokens, release_token
 from rota.postgres.connection import is_about_data
 from rota.postgres.notify import poll_channel
+from rota.postgres.pool import Database
+from rota.postgres.query import Query
 
 __all__ = ["PollSource"]
 
@@ -60,7 +63,11 @@ class PollSource:
         self._failed = failed
         self._facts = facts
         self._channel = poll_channel(sessions.looking.schema)
-        self._owed: list[tuple[UUID, int]] = []  # claims that nobody here has the rows of
+        # the first bits of its tokens are its own: so it tells its claims from others' in the same process
+        self._mark = secrets.randbits(63 - OWN_BITS)
+        self._under_way: set[int] = set()  # claims whose answer is awaited
+        self._owed: set[tuple[UUID, int]] = set()  # claims that nobody here has the rows of
+        self._unknown: set[int] = set()
         # of outcomes that are not settled yet, by their id:
         self._asked: set[int] = set()  # whose writing was asked for without an answer
         self._turned: dict[int, FailedPoll] = {}  # the handler returned, and the row is not done all the same
@@ -172,29 +179,20 @@ class PollSource:
         return []
 
     async def _due(self, limit: int) -> list[ClaimedRow]:
-        most = self._definition.limit
-
-        async def take(member: UUID, token: int) -> tuple[bool, list[ClaimedRow]]:
-            if most is None:
-                claim: Claim = await self._looking.run(self._claims.due(limit=limit, token=token, member=member))
-            else:
-                due = self._claims.due_within(most, limit=limit, token=token, member=member)
-                claim = await self._looking.run_steps(due)
-            return claim.more, claim.rows
-
-        self._more, rows = await self._take(take)
+        claims = self._claims
+        self._more, rows = await self._taken(
+            self._looking,
+            lambda member, token, room: claims.due(limit=min(limit, room or limit), token=token, member=member),
+        )
         return rows
 
     async def _suspect(self) -> list[ClaimedRow]:
         """One row that was lost with the process that polled it, while no other such row is being polled here."""
         if not self._suspects or (self._apart is not None and boottime() < self._apart_until):
             return []
-
-        async def take(member: UUID, token: int) -> tuple[bool, list[ClaimedRow]]:
-            claim: Claim = await self._settling.run(self._claims.suspect(token=token, member=member))
-            return claim.more, claim.rows
-
-        _, rows = await self._take(take)
+        _, rows = await self._taken(
+            self._settling, lambda member, token, room: self._claims.suspect(token=token, member=member)
+        )
         self._suspects = bool(rows)
         for row in rows:
             self._apart = row
@@ -203,29 +201,64 @@ class PollSource:
             self._more = True
         return rows
 
+    async def _taken(
+        self, database: Database, query: Callable[[UUID, int, int | None], Query[Claim]]
+    ) -> tuple[bool, list[ClaimedRow]]:
+        """Take rows, no more than the poller's limit has room for."""
+        most = self._definition.limit
+
+        async def take(member: UUID, token: int) -> tuple[bool, list[ClaimedRow]]:
+            if most is None:
+                claim: Claim = await database.run(query(member, token, None))
+            else:
+                claim = await database.run_steps(self._claims.within(most, lambda room: query(member, token, room)))
+            return claim.more, claim.rows
+
+        return await self._take(take)
+
     async def _take(
         self, take: Callable[[UUID, int], Awaitable[tuple[bool, list[ClaimedRow]]]]
     ) -> tuple[bool, list[ClaimedRow]]:
-        """Take rows under a new token. Until they are handed over we owe it: whatever goes wrong, they are given back."""
-        control, token = self._control(), new_token()
+        """Take rows under a new token. Until they are handed over, whatever goes wrong, they are to be given back."""
+        control, token = self._control(), new_token(self._mark)
         member = control.member
-        self._owed.append((member, token))
-        told, rows = await take(member, token)
+        self._under_way.add(token)
+        try:
+            told, rows = await take(member, token)
+        except BaseException:
+            self._owed.add((member, token))
+            raise
+        finally:
+            self._under_way.discard(token)
         if rows and (not control.may_act or control.member != member):
-            return True, []  # too late to start anything; the next look gives them back first
-        self._owed.remove((member, token))
+            self._owed.add((member, token))  # too late to start anything
+            return True, []
         return told, rows
+
+    async def give_back_unknown(self, held: Sequence[ClaimedRow]) -> None:
+        """Give back what the database says we took, and is neither among these nor on its way.
+
+        A claim that was cut off may have been committed after it was given back. Twice in a row, so that nothing is given back
+        that is just changing hands.
+        """
+        member = self._control().member
+        tokens = await self._settling.run(held_tokens(self._definition.name, member, self._mark))
+        unknown = tokens - {row.token for row in held} - self._under_way - {token for _, token in self._owed}
+        self._owed |= {(member, token) for token in unknown & self._unknown}
+        self._unknown = unknown
+        await self._pay_back()
 
     async def _pay_back(self) -> None:
         """Release what was taken without anyone here knowing of it."""
         for member, token in list(self._owed):
             await self._settling.run(release_token(self._definition.name, member, token))
-            self._owed.remove((member, token))
+            self._owed.discard((member, token))
 
     def _hindered(self, error: RotaError) -> None:
         self._more = False
         self._hindrance = min(_LONGEST_HINDRANCE, self._hindrance * 2 or 1.0)
-        self._facts.emit(PollerHindered(self._definition.name, str(error), self._hindrance))
+        said = str(error.__cause__ or error).splitlines()[0]  # ours would tell of Rota's own tables
+        self._facts.emit(PollerHindered(self._definition.name, said, self._hindrance))
         # also for a drain: there is nothing that it could wait for
         self._last_empty_look = self._looks_begun
         self._empty_look.set()
