@@ -211,9 +211,11 @@ class _Round:
         self._held = list(rows)
         tasks = [asyncio.create_task(self._run_one(row)) for row in rows]
         try:
-            await asyncio.gather(*tasks)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
         finally:
-            self._ending = True
+            self._ending = True  # whose cancellation is whose
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
