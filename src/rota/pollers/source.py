@@ -14,6 +14,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
+
 from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, RotaError
 from rota.facts import Facts, PollerHindered, RowClaimLost, RowFailed, RowLocked, RowPolled, RowsClaimed
@@ -257,7 +259,9 @@ class PollSource:
     def _hindered(self, error: RotaError) -> None:
         self._more = False
         self._hindrance = min(_LONGEST_HINDRANCE, self._hindrance * 2 or 1.0)
-        said = str(error.__cause__ or error).splitlines()[0]  # ours would tell of Rota's own tables
+        cause = error.__cause__
+        # ours would tell of Rota's own tables
+        said = (cause.diag.message_primary if isinstance(cause, psycopg.Error) else None) or str(error)
         self._facts.emit(PollerHindered(self._definition.name, said, self._hindrance))
         # also for a drain: there is nothing that it could wait for
         self._last_empty_look = self._looks_begun
