@@ -125,6 +125,25 @@ async def test_all_that_was_taken_under_a_token_is_released_and_nothing_else(rot
     assert (first.member == second.member, taken(db)) == (True, [3])
 
 
+@pytest.mark.parametrize("value", ["12345678901234567890.123456789", "1.10", "0.1", "1e30", "-7"])
+async def test_a_row_whose_key_is_a_long_number_is_the_same_row_when_it_is_settled(
+    rota_app: TestRota, db: Db, value: str
+) -> None:
+    db.execute("create table sums (id numeric primary key, seen timestamptz)")
+    db.execute("insert into sums values (%s::text::numeric)", [value])
+
+    @rota_app.poller(table="sums", last="seen", interval="1h", retry=None)
+    async def look(row: dict[str, Any]) -> None:
+        if row["seen"] is not None:
+            raise ValueError
+
+    assert await look.run_once() == PollStats(claimed=1, completed=1)
+    assert claims(db) == {}
+    assert len((await look.poll(value)).errors) == 1
+    (parked,) = await rota_app.pollers.parked("look")
+    assert await rota_app.pollers.release("look", [parked.key]) == 1
+
+
 # what the application does meanwhile
 
 

@@ -18,10 +18,12 @@ __all__ = ["Column", "Shape", "can_be_key", "find_shape", "read_table_name"]
 _AS_IT_IS = ("to_jsonb({column})", "({value})::{type}")
 _AS_TEXT = ("to_jsonb({column}::text)", "({value})::{type}")
 _KEY_TYPES = {
-    **dict.fromkeys(("int2", "int4", "int8", "oid", "numeric", "bool"), _AS_IT_IS),
+    **dict.fromkeys(("int2", "int4", "int8", "oid", "bool"), _AS_IT_IS),
     **dict.fromkeys(
         ("text", "varchar", "bpchar", "name", "uuid", "citext", "enum", "inet", "cidr", "macaddr"), _AS_TEXT
     ),
+    # as text: a float would not hold all of it
+    "numeric": ("to_jsonb(trim_scale({column})::text)", "({value})::{type}"),
     "date": _AS_IT_IS,
     "timestamp": _AS_IT_IS,
     "timestamptz": ("to_jsonb({column} at time zone 'UTC')", "({value})::timestamp at time zone 'UTC'"),
