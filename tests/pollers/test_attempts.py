@@ -200,6 +200,32 @@ async def test_parked_rows_are_released_with_all_their_attempts(rota_app: TestRo
     assert feeds.attempts[-1][1] == 1
 
 
+async def test_unless_it_is_named_a_row_that_waits_is_not_released(rota_app: TestRota, db: Db) -> None:
+    make_feeds(db, 2)
+
+    @rota_app.poller(**EVERY_FIVE_MINUTES, retry=Retry(attempts=5, on=ConnectionError, base=60))
+    async def fetch(feed: dict[str, Any]) -> None:
+        raise ConnectionError if feed["id"] == 1 else ValueError
+
+    await fetch.run_once()
+
+    assert await rota_app.pollers.release("fetch") == 1
+    assert claims(db).keys() == {1}
+    assert await rota_app.pollers.release("fetch", [1]) == 1
+    assert claims(db) == {}
+
+
+async def test_parked_rows_take_the_place_of_none_that_is_well(rota_app: TestRota, db: Db) -> None:
+    make_feeds(db, 12)
+    feeds = Feeds(rota_app, retry=Retry(attempts=1))
+    feeds.failing = set(range(1, 13))
+    await feeds.fetch.run_once(max_rows=12)
+    add_feeds(db, 13, 17)
+
+    assert await feeds.fetch.run_once(max_rows=5) == PollStats(claimed=5, completed=5)
+    assert stamped(db) == [*range(13, 18)]
+
+
 async def test_a_row_that_waits_may_be_released_and_one_that_is_held_only_if_that_is_said(
     rota_app: TestRota, db: Db
 ) -> None:

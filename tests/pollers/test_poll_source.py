@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
@@ -16,8 +16,9 @@ from tests.pollers.feeds import EVERY_FIVE_MINUTES, Db, claims, make_feeds, stam
 
 from rota.errors import DatabaseUnavailable
 from rota.facts import RowClaimLost, RowPolled
+from rota.failure import describe
 from rota.pollers.claim import new_token
-from rota.pollers.execute import Executor, Polled
+from rota.pollers.execute import Executor, FailedPoll, Polled
 from rota.pollers.plan import plan_of
 from rota.pollers.sessions import Sessions
 from rota.pollers.settle import Finish
@@ -245,3 +246,23 @@ async def test_a_parked_row_is_not_waited_for(parts: Parts, db: Db, monkeypatch:
     )
 
     assert (await pauses_of(parts.source, 9, monkeypatch))[-1] > 5
+
+
+async def test_what_is_expected_while_it_asks_for_the_next_time_is_not_forgotten(
+    parts: Parts, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = await parts.source.claim(10)
+    assert await parts.source.claim(10) == []
+    monkeypatch.setattr("rota.pollers.source._FIRST_PAUSE", 3600.0)
+    parts.source._definition = replace(parts.source._definition, idle=3600.0)
+    asked = parts.source._next_in
+
+    async def ask_and_be_late() -> float | None:
+        answer = await asked()
+        await parts.source._settle_failed([FailedPoll(rows[0], describe(ValueError()), 0.05, 0.0)])
+        return answer
+
+    monkeypatch.setattr(parts.source, "_next_in", ask_and_be_late)
+
+    async with asyncio.timeout(5):
+        await parts.source.wait_for_more()

@@ -16,6 +16,7 @@ from tests.pollers.feeds import EVERY_FIVE_MINUTES, Db, add_feeds, claims, make_
 from rota import Retry, current_poll
 from rota.facts import PollerHindered, RowClaimLost, RowLost, RowPolled
 from rota.leases.prune import prune_leases
+from rota.pollers.claim import OWN_BITS, new_token
 from rota.postgres.notify import poll_channel
 from rota.testing import TestRota, WorkerProcess, fact, until
 
@@ -251,9 +252,9 @@ async def test_who_has_lost_its_identity_drops_what_it_held_and_the_row_is_polle
         db.execute("update rota.members set ended_at = now(), end_reason = 'expired' where ended_at is null")
         await until(lambda: stamped(db) == [1], what="it is polled again")
         await until(lambda: len(told) == 2, what="it is told")
+        assert cancelled == [1]
         await stop(rota_app, working)
 
-    assert cancelled == [1]
     assert [(type(f), getattr(f, "losses", None)) for f in told] == [(RowLost, 1), (RowPolled, None)]
     assert claims(db) == {}
 
@@ -292,7 +293,8 @@ async def test_suspects_are_polled_one_at_a_time(rota_app: TestRota, db: Db) -> 
     running: set[int] = set()
     seen: list[set[int]] = []
 
-    @rota_app.poller(**EVERY_FIVE_MINUTES)
+    # fewer than there are suspects, which come first and must not take the places of the others
+    @rota_app.poller(**EVERY_FIVE_MINUTES, batch=2, order_by="id")
     async def fetch(feed: dict[str, Any]) -> None:
         running.add(feed["id"])
         seen.append(running & {1, 2, 3})
@@ -361,11 +363,35 @@ async def test_rows_of_a_member_that_ended_long_ago_are_found_by_any_worker(rota
     await stop(rota_app, working)
 
 
+async def test_a_worker_gives_back_what_it_holds_and_knows_nothing_of(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.pollers.polling._RESCUE_SECONDS", 0.1)
+    make_feeds(db, 1)
+    marks: list[int] = []
+
+    @rota_app.poller(**EVERY_FIVE_MINUTES)
+    async def fetch(feed: dict[str, Any]) -> None:
+        marks.append(current_poll().token >> OWN_BITS)
+
+    working = asyncio.create_task(rota_app.work())
+    await until(lambda: stamped(db) == [1], what="it polls")
+    add_feeds(db, 2, 2)
+    db.execute(
+        "insert into rota.poll_claims (poller, key, member, token, claimed_at) "
+        "select 'fetch', '[2]', id, %s, now() from rota.members where ended_at is null",
+        [new_token(marks[0])],
+    )
+    await until(lambda: stamped(db) == [1, 2], what="the row that nobody knew of is free, and polled", timeout=20)
+    await stop(rota_app, working)
+
+
 # limits, and tables that go
 
 
+@pytest.mark.parametrize("limit", [1, 2])
 async def test_a_limit_is_kept_by_two_workers_together_also_for_suspects(
-    rota_app: TestRota, rota_database: str, db: Db
+    rota_app: TestRota, rota_database: str, db: Db, limit: int
 ) -> None:
     make_feeds(db, 40)
     for id in (1, 2, 3):
@@ -383,13 +409,13 @@ async def test_a_limit_is_kept_by_two_workers_together_also_for_suspects(
         now[0] -= 1
 
     for app in apps:
-        app.poller(**EVERY_FIVE_MINUTES, limit=2, concurrency=5, idle=0.1)(fetch)
+        app.poller(**EVERY_FIVE_MINUTES, limit=limit, concurrency=5, idle=0.1)(fetch)
     workers = [asyncio.create_task(app.work()) for app in apps]
     await until(lambda: len(stamped(db)) == 40, what="all are polled", timeout=30)
     for app, working in zip(apps, workers, strict=True):
         await stop(app, working)
 
-    assert most == [2]
+    assert most == [limit]
     await apps[1].close()
 
 

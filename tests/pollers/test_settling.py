@@ -19,7 +19,8 @@ from rota.leases.control import Reactions
 from rota.pollers.claim import ClaimedRow, Claims
 from rota.pollers.plan import plan_of_sync
 from rota.pollers.poller import Poller
-from rota.pollers.settle import Failed, Finish, fail, hand_back, release_token, rescue_rows, tidy
+from rota.pollers.rescue import rescue_rows
+from rota.pollers.settle import Failed, Finish, fail, hand_back, release_token, tidy
 from rota.postgres.query import Query
 from rota.testing import TcpProxy, TestRota, fact
 
@@ -302,6 +303,18 @@ async def test_a_row_that_stays_in_the_state_it_was_polled_for_counts_as_failed(
     db.execute("update feeds set status = 'fetched' where id = 2")
     assert ask(db, tidy(plan_of_sync(rota_app.database, fetch.definition))) == 1
     assert claims(db) == {}
+
+
+async def test_what_done_writes_must_take_the_row_out_of_its_state(rota_app: TestRota, db: Db) -> None:
+    make_feeds(db, 1)
+
+    @rota_app.poller(table="feeds", where="status = 'new'", done="name = 'polled'")
+    async def fetch(feed: dict[str, Any]) -> None: ...
+
+    stats = await fetch.run_once()
+
+    assert (stats.claimed, stats.completed) == (1, 0)
+    assert "is still in it" in stats.errors[0]
 
 
 async def test_what_is_remembered_of_rows_that_are_gone_is_forgotten_and_nothing_else(

@@ -21,9 +21,10 @@ from rota.pollers.due import Plan
 from rota.pollers.execute import Executor, FailedPoll, Outcome
 from rota.pollers.inspect import DueRow, Holder, find_holder, preview_rows
 from rota.pollers.plan import plan_of
+from rota.pollers.rescue import rescue_rows
 from rota.pollers.running import key_text
 from rota.pollers.sessions import Sessions
-from rota.pollers.settle import Finish, rescue_rows
+from rota.pollers.settle import Finish
 from rota.pollers.source import PollSource
 from rota.postgres.notify import poll_channel
 from rota.postgres.pool import Database

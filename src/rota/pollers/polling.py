@@ -19,8 +19,9 @@ from rota.pollers.definition import PollerDefinition
 from rota.pollers.due import Plan
 from rota.pollers.execute import Executor, Outcome
 from rota.pollers.plan import plan_of
+from rota.pollers.rescue import rescue_rows
 from rota.pollers.sessions import Sessions
-from rota.pollers.settle import Finish, rescue_rows, tidy
+from rota.pollers.settle import Finish, tidy
 from rota.pollers.source import PollSource
 from rota.postgres.notify import poll_channel
 from rota.postgres.pool import Database

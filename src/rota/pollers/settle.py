@@ -1,4 +1,4 @@
-"""What becomes of rows that were taken: polled, failed, given back, or lost with their process.
+"""What becomes of rows that were taken: polled, failed, or given back.
 
 Every one of these writes carries the token of the claim: whoever has lost it changes nothing. A stamp and the end of its claim
 are one statement. A row that the application holds locked is not waited for, since a batch that waits while it holds other rows
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -18,24 +17,18 @@ from psycopg.types.json import Jsonb
 from rota.failure import Failure
 from rota.pollers.claim import OWN_BITS, ClaimedRow
 from rota.pollers.due import Plan
-from rota.postgres.query import Query, Row, Statement, many, nothing, scalar, statement
+from rota.postgres.query import Query, Row, Statement, nothing, scalar, statement
 
 __all__ = [
-    "LOST_LIMIT",
     "Failed",
     "Fate",
     "Finish",
-    "LostRow",
     "fail",
     "hand_back",
     "held_tokens",
     "release_token",
-    "rescue_rows",
     "tidy",
 ]
-
-#: How many processes a row may take with it before it is parked.
-LOST_LIMIT = 3
 
 #: done; changed: it no longer fits `where`, and was stamped all the same; gone: it was deleted; locked: the application has it
 #: locked; undone: it is still in the state that it was polled for; unstamped: PostgreSQL was kept from writing the stamp; lost:
@@ -362,58 +355,6 @@ def held_tokens(poller: str, member: UUID, mark: int) -> Query[set[int]]:
         {"poller": poller, "member": member, "first": mark << OWN_BITS, "last": (mark + 1 << OWN_BITS) - 1},
         read=lambda rows: {token for (token,) in rows},
     )
-
-
-@dataclass(frozen=True, slots=True)
-class LostRow:
-    """A row taken from a member that ended."""
-
-    poller: str
-    key: list[Any]
-    member: UUID
-    losses: int
-    parked: bool
-
-
-RESCUE_ROWS = statement(
-    "rescue_rows",
-    """
-    with held as materialized (
-        select claim.poller, claim.key, claim.member
-        from {schema}.members as member
-        join {schema}.poll_claims as claim on claim.member = member.id
-        where member.ended_at is not null
-        order by claim.poller, claim.key
-        limit %(limit)s
-        -- a holder that is settling this very row is let go first
-        for update of claim skip locked
-    ), lost as (
-        update {schema}.poll_claims as claim
-        set member = null,
-            token = null,
-            losses = claim.losses + 1,
-            failed_at = {schema}.now(),
-            retry_at = {schema}.now(),
-            parked_at = case when claim.losses + 1 >= %(lost_limit)s then {schema}.now() end,
-            error_type = 'Lost',
-            error_message = 'the process that polled it was lost',
-            error_trace = ''
-        from held
-        where claim.poller = held.poller
-          and claim.key = held.key
-          and claim.member = held.member
-        returning claim.poller, claim.key, held.member, claim.losses, claim.parked_at
-    ), woken as (
-        select count({schema}.notify(%(channel)s, pollers.poller)) from (select distinct lost.poller from lost) as pollers
-    )
-    select lost.poller, lost.key, lost.member, lost.losses, lost.parked_at is not null from lost, woken
-    """,
-)
-
-
-def rescue_rows(channel: str, *, limit: int = 500, lost_limit: int = LOST_LIMIT) -> Query[list[LostRow]]:
-    """Take up to `limit` rows from members that ended, so that others may poll them."""
-    return RESCUE_ROWS.query({"channel": channel, "limit": limit, "lost_limit": lost_limit}, read=many(LostRow))
 
 
 _TIDY = """

@@ -7,6 +7,8 @@ as far as that is known, after a pause that grows while there is nothing, or whe
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,6 +32,7 @@ from rota.postgres.connection import is_about_data
 from rota.postgres.notify import poll_channel
 from rota.postgres.pool import Database
 from rota.postgres.query import Query
+from rota.service.points import reach
 
 __all__ = ["PollSource"]
 
@@ -81,7 +84,7 @@ class PollSource:
         self._more = False
         self._pause = 0.0
         self._hindrance = 0.0
-        self._look_at = 0.0
+        self._expected_at = math.inf
         self._woken = asyncio.Event()
         self._sooner = asyncio.Event()
         self._looks_begun = 0
@@ -106,6 +109,7 @@ class PollSource:
         if not self._control().may_act:
             return []
         self._woken.clear()
+        self._expected_at = math.inf  # what is expected from now on, the answer may not tell
         self._looks_begun += 1
         look = self._looks_begun
         try:
@@ -159,6 +163,7 @@ class PollSource:
 
     async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """Make them durable, and tell of each once, also when this is repeated since an answer did not come."""
+        reach("settle.before")
         fresh = [outcome for outcome in outcomes if id(outcome) not in self._told]
         for outcome in fresh:
             if isinstance(outcome, SettledPoll):
@@ -168,6 +173,7 @@ class PollSource:
         failed = [each for each in fresh if isinstance(each, FailedPoll) or id(each) in self._turned]
         if failed:
             await self._settle_failed(failed)
+        reach("settle.after")
         self._over(outcomes, left)
         return left
 
@@ -199,7 +205,7 @@ class PollSource:
         for row in rows:
             self._apart = row
             # most poison works at once; one that was lost twice keeps others out for as long as it runs
-            self._apart_until = boottime() + _PROBATION_SECONDS if row.losses == 1 else float("inf")
+            self._apart_until = boottime() + _PROBATION_SECONDS if row.losses == 1 else math.inf
             self._more = True
         return rows
 
@@ -226,7 +232,9 @@ class PollSource:
         member = control.member
         self._under_way.add(token)
         try:
+            reach("claim.before")
             told, rows = await take(member, token)
+            reach("claim.after")
         except BaseException:
             self._owed.add((member, token))
             raise
@@ -275,21 +283,17 @@ class PollSource:
 
     async def _rest(self, seconds: float) -> None:
         """Until then, until something is expected sooner, or until woken."""
-        self._look_at = boottime() + seconds
-        while (left := self._look_at - boottime()) > 0 and not self._woken.is_set():
+        look_at = boottime() + seconds
+        while (left := min(look_at, self._expected_at) - boottime()) > 0 and not self._woken.is_set():
             self._sooner.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._sooner.wait()
-            except TimeoutError:
-                return
 
     def _expect(self, seconds: float) -> None:
         """Something will be due then."""
-        at = boottime() + seconds
-        if at < self._look_at:
-            self._look_at = at
-            self._sooner.set()
+        self._expected_at = min(self._expected_at, boottime() + seconds)
+        self._sooner.set()
 
     async def _settle_polled(self, polled: Sequence[Polled]) -> list[Polled]:
         """Stamp them. Returns those that are locked; those that turn out not to be done are put among those that failed."""
