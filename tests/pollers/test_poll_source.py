@@ -266,3 +266,17 @@ async def test_what_is_expected_while_it_asks_for_the_next_time_is_not_forgotten
 
     async with asyncio.timeout(5):
         await parts.source.wait_for_more()
+
+
+async def test_what_was_expected_before_a_look_does_not_make_it_look_again(
+    parts: Parts, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.execute("delete from feeds")
+    monkeypatch.setattr("rota.pollers.source._FIRST_PAUSE", 3600.0)
+    parts.source._definition = replace(parts.source._definition, idle=3600.0)
+    parts.source._expect(0)
+    assert await parts.source.claim(10) == []
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await parts.source.wait_for_more()
