@@ -320,3 +320,30 @@ async def test_who_is_in_a_hurry_waits_for_the_database_no_longer_than_it_takes_
         await asyncio.wait_for(pump.drain(Deadline.after(3600)), 10)
 
     assert [each.abandoned for each in heard] == [1]
+
+
+async def test_what_was_not_begun_is_handed_back_while_what_runs_has_its_time() -> None:
+    class Generous(Shelf):
+        async def claim(self, limit: int) -> Sequence[int]:
+            return await super().claim(limit + 2)
+
+    release, started = asyncio.Event(), asyncio.Event()
+
+    async def slow(n: int) -> int:
+        started.set()
+        await release.wait()
+        return n
+
+    shelf, facts = Generous(3), Facts()
+    pump = consumer(shelf, slow, concurrency=1, facts=facts)
+    await started.wait()
+
+    with facts.recorded(Drained) as heard:
+        draining = asyncio.create_task(pump.drain(Deadline.after(3600)))
+        await until(lambda: sorted(shelf.handed_back) == [1, 2], what="others have what was not begun")
+        assert not draining.done()
+        release.set()
+        await draining
+
+    assert shelf.settled == [0]
+    assert heard == [Drained(finished=1, handed_back=2, abandoned=0)]

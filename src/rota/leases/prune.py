@@ -22,6 +22,8 @@ PRUNE = statement(
               and (member.end_reason = 'left' or member.ended_at < statement_timestamp() - interval '7 days')
               -- that it has ended is what lets another rescue the job
               and not exists (select from {schema}.jobs as job where job.state = 'running' and job.member = member.id)
+              -- or the row
+              and not exists (select from {schema}.poll_claims as claim where claim.member = member.id)
               -- and take the lease
               and not exists (select from {schema}.leases as lease where lease.member = member.id)
             limit %(limit)s

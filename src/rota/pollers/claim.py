@@ -8,7 +8,7 @@ A row is whose the claim says it is, in `poll_claims`; its key is unique there, 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from rota.pollers.due import Plan
 from rota.pollers.look import CLOCK, ROW, look, look_for_lost
 from rota.postgres.query import Query, Row, Statement, Steps, scalar, statement
 
-__all__ = ["Claim", "ClaimedRow", "Claims", "new_token"]
+__all__ = ["OWN_BITS", "Claim", "ClaimedRow", "Claims", "new_token"]
 
 
 class ClaimedRow(NamedTuple):
@@ -41,9 +41,13 @@ class Claim(NamedTuple):
     more: bool
 
 
-def new_token() -> int:
-    """A claim's token: random, so that no other claim of the same row ever has it."""
-    return secrets.randbits(63)
+#: How many bits of a token are random for each claim; those before them are the mark of who claims.
+OWN_BITS = 39
+
+
+def new_token(mark: int = 0) -> int:
+    """A claim's token: random, so that no other claim of the same row has it. It begins with the mark."""
+    return mark << OWN_BITS | secrets.randbits(OWN_BITS)
 
 
 # What was found, and what of it was taken: in one value, as a join of the two would be planned blindly.
@@ -192,8 +196,8 @@ class Claims:
         params = {"poller": self._plan.definition.name, "limit": limit, "token": token, "member": member}
         return self._claim.query(params, read=lambda rows: self._read(rows, token, member, limit), values_apart=True)
 
-    def due_within(self, most: int, *, limit: int, token: int, member: UUID) -> Steps[Claim]:
-        """The same, while no more than `most` are taken by all workers together."""
+    def within(self, most: int, take: Callable[[int], Query[Claim]]) -> Steps[Claim]:
+        """Take what there is room for, while no more than `most` are taken by all workers together."""
         name = self._plan.definition.name
         room: int | None = yield ROOM.query({"limit": most, "poller": name}, read=scalar)
         if room is None or room <= 0:
@@ -202,7 +206,7 @@ class Claims:
         room = yield ROOM.query({"limit": most, "poller": name}, read=scalar)
         if room is None or room <= 0:
             return Claim([], more=False)
-        claim: Claim = yield self.due(limit=min(limit, room), token=token, member=member)
+        claim: Claim = yield take(room)
         return claim
 
     def nothing(self) -> Query[Claim]:
@@ -214,13 +218,12 @@ class Claims:
         params = {"poller": self._plan.definition.name, "limit": 1, "token": token, "member": member}
         return self._suspect.query(params, read=lambda rows: self._read(rows, token, member, 1), values_apart=True)
 
-    def this(self, key: Sequence[Any], *, token: int, member: UUID) -> Query[tuple[bool, ClaimedRow | None]]:
+    def this(self, key: Sequence[Any], *, token: int, member: UUID) -> Query[tuple[bool, list[ClaimedRow]]]:
         """Take the row of this key, due or not; whether there is such a row, and the row unless someone has it."""
         params = {"poller": self._plan.definition.name, "key": Jsonb(list(key)), "token": token, "member": member}
 
-        def read(rows: Sequence[Row]) -> tuple[bool, ClaimedRow | None]:
-            claim = self._read(rows, token, member, 1)
-            return bool(rows), claim.rows[0] if claim.rows else None
+        def read(rows: Sequence[Row]) -> tuple[bool, list[ClaimedRow]]:
+            return bool(rows), self._read(rows, token, member, 1).rows
 
         return self._this.query(params, read=read, values_apart=True)
 

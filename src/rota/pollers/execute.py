@@ -24,6 +24,10 @@ from rota.service.points import reach
 __all__ = ["Executor", "FailedPoll", "Outcome", "Polled", "SettledPoll"]
 
 
+# What a backoff function may ask for at most, so that its end is a time that PostgreSQL knows: a hundred years.
+_LONGEST_PAUSE = 100 * 365 * 86400.0
+
+
 class Polled(NamedTuple):
     """The handler returned."""
 
@@ -33,12 +37,13 @@ class Polled(NamedTuple):
 
 
 class FailedPoll(NamedTuple):
-    """The handler raised; `pause` is None when the row is to be parked."""
+    """The handler raised; `pause` is None when the row is to be parked. `unsure`: its transaction may have committed."""
 
     row: ClaimedRow
     failure: Failure
     pause: float | None
     seconds: float
+    unsure: bool = False
 
 
 class SettledPoll(NamedTuple):
@@ -46,6 +51,7 @@ class SettledPoll(NamedTuple):
 
     row: ClaimedRow
     fate: Fate
+    changed: bool
     seconds: float
 
 
@@ -89,15 +95,15 @@ class Executor:
             reach("run.after")
         except asyncio.CancelledError:
             if held.fate is not None:
-                return SettledPoll(row, held.fate, held.seconds)
+                return SettledPoll(row, held.fate, held.changed, held.seconds)
             raise
         except Exception as error:
             if held.fate is not None:
                 self._facts.emit(RowRaisedAfterSuccess(row.poller, row.key, error))
-                return SettledPoll(row, held.fate, held.seconds)
-            return self.failed(row, error, held.seconds)
+                return SettledPoll(row, held.fate, held.changed, held.seconds)
+            return self.failed(row, error, held.seconds)._replace(unsure=held.unsure)
         if held.fate is not None:
-            return SettledPoll(row, held.fate, held.seconds)
+            return SettledPoll(row, held.fate, held.changed, held.seconds)
         return Polled(row, isinstance(value, Changed) or value is Changed, held.seconds)
 
     def failed(self, row: ClaimedRow, error: BaseException, seconds: float = 0.0) -> FailedPoll:
@@ -107,7 +113,7 @@ class Executor:
         except Exception as broken:  # the user's backoff function; its fault is told along with the handler's
             broken.__cause__ = error
             error, pause = broken, None
-        return FailedPoll(row, describe(error), pause, seconds)
+        return FailedPoll(row, describe(error), None if pause is None else min(pause, _LONGEST_PAUSE), seconds)
 
     def broken(self, row: ClaimedRow, error: BaseException) -> FailedPoll:
         """The outcome of a handler that ended by what is no Exception: sys.exit(), its own cancellation, or worse."""
@@ -134,13 +140,18 @@ class Executor:
             return await self._within(definition.handler(row))
         if self._threads is None:
             self._threads = ThreadPoolExecutor(definition.concurrency, thread_name_prefix="rota-poll")
-        future = self._threads.submit(contextvars.copy_context().run, definition.handler, row)
+        future = self._threads.submit(contextvars.copy_context().run, _called, definition.handler, row)
         try:
-            return await self._within(asyncio.wrap_future(future))
+            value = await self._within(asyncio.wrap_future(future))
         except (TimeoutError, asyncio.CancelledError):
             if not future.done() and not future.cancel():
+                # its thread is lost to others, who must not wait for it
+                self._threads.shutdown(wait=False)
+                self._threads = None
                 self._occupied(future)
             raise
+        # a coroutine, from what did not look like a coroutine function
+        return await self._within(value) if inspect.isawaitable(value) else value
 
     async def _within(self, body: Any) -> Any:
         timeout = self._definition.timeout
@@ -153,3 +164,11 @@ class Executor:
             if not limit.expired():
                 raise  # one of the handler's own
             raise TimeoutError(f"the handler took longer than its timeout of {timeout:g} s") from error.__context__
+
+
+def _called(handler: Callable[..., Any], row: Any) -> Any:
+    try:
+        return handler(row)
+    except StopIteration as error:
+        # no future can hold it, and whoever waits would wait for ever
+        raise RuntimeError("the handler raised StopIteration") from error

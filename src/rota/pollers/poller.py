@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
-from rota.errors import ConfigurationError, NotPossible, RotaError
-from rota.facts import Facts
+from rota.clock import Deadline
+from rota.errors import ConfigurationError, DatabaseUnavailable, NotPossible, RotaError
+from rota.facts import Facts, RowLost
 from rota.leases.control import Control, Reactions
 from rota.leases.membership import Membership
 from rota.pollers.check import PollerCheck, check_poller
-from rota.pollers.claim import ClaimedRow, Claims, new_token
+from rota.pollers.claim import ClaimedRow
 from rota.pollers.ddl import ddl_of
 from rota.pollers.declare import declare_pollers
 from rota.pollers.definition import PollerDefinition
@@ -22,21 +23,27 @@ from rota.pollers.due import Plan
 from rota.pollers.execute import Executor, FailedPoll, Outcome
 from rota.pollers.inspect import Backlog, DueRow, Holder, backlog, find_holder, preview_rows
 from rota.pollers.plan import plan_of
+from rota.pollers.rescue import rescue_rows
 from rota.pollers.running import key_text
 from rota.pollers.sessions import Sessions
 from rota.pollers.settle import Finish
 from rota.pollers.shape import key_value
 from rota.pollers.source import PollSource
+from rota.postgres.notify import poll_channel
 from rota.postgres.pool import Database
 
 __all__ = ["PollStats", "Poller"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 # A round goes on past rows that fail, so that they do not take the places of others; but not for ever.
 _MOST_FAILURES = 10
 _LOCKED_SECONDS = 0.25
+# For how long what became of a row is tried to be written while PostgreSQL does not answer, and how often.
+_PATIENCE_SECONDS = 10.0
+_PAUSE_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +158,15 @@ class Poller(Generic[P, R]):
         async with self._sessions() as sessions:
             plan = await plan_of(sessions.looking, self.definition)
             await sessions.settling.run(declare_pollers([self.definition]))
-            reactions = Reactions()
-            place = await self._home._membership.enter(reactions)
+            place = await self._home._membership.enter(Reactions())
             round_ = _Round(plan, sessions, place.control, self._home.facts)
             try:
                 yield round_
             finally:
-                await round_.close()
-                await place.leave()
+                try:
+                    await round_.close()
+                finally:
+                    await place.leave()
 
     def __repr__(self) -> str:
         return f"<Poller {self.name!r}>"
@@ -172,7 +180,7 @@ class _Round:
         self._plan = plan
         self._sessions = sessions
         self._control = control
-        self._claims = Claims(plan)
+        self._facts = facts
         self._executor = Executor(plan, finish, transactions=sessions.transactions, stopping=lambda: False, facts=facts)
         self._source = PollSource(
             plan,
@@ -186,8 +194,11 @@ class _Round:
         self._completed = 0
         self._errors: list[str] = []
         self._held: list[ClaimedRow] = []
+        self._places = asyncio.Semaphore(plan.definition.concurrency)
+        self._ending = False
 
     async def poll_due(self, max_rows: int) -> PollStats:
+        await self._rescue()
         claimed = 0
         while self._completed < max_rows and claimed < _MOST_FAILURES * max_rows:
             rows = await self._source.claim(max_rows - self._completed)
@@ -198,10 +209,9 @@ class _Round:
         return PollStats(claimed, self._completed, self._errors)
 
     async def poll_this(self, key: list[Any]) -> PollStats:
-        name, token = self._plan.definition.name, new_token()
-        exists, row = await self._sessions.settling.run(
-            self._claims.this(key, token=token, member=self._control.member)
-        )
+        await self._rescue()
+        name = self._plan.definition.name
+        exists, row = await self._source.claim_this(key)
         if row is None and not exists:
             raise NotPossible(
                 f"Poller {name!r} cannot poll row {key_text(key)}: there is none in {self._plan.shape}"
@@ -214,44 +224,50 @@ class _Round:
         return PollStats(1, self._completed, self._errors)
 
     async def close(self) -> None:
-        """Give back what was taken and not settled: the caller was cancelled."""
+        """Give back what was taken and not settled: the caller was cancelled, or PostgreSQL did not answer."""
         self._executor.close()
-        if self._held:
-            with contextlib.suppress(RotaError):  # rescue does it
-                await self._source.hand_back(self._held)
+        with contextlib.suppress(RotaError):  # rescue does it when this process ends
+            await _patiently(lambda: self._source.hand_back(self._held))
+
+    async def _rescue(self) -> None:
+        """Take over from ended members: where rows are only polled by hand, nobody else does."""
+        channel = poll_channel(self._sessions.settling.schema)
+        for lost in await self._sessions.settling.run(rescue_rows(channel)):
+            self._facts.emit(RowLost(lost.poller, lost.key, lost.member, lost.losses, lost.parked))
 
     async def _run(self, rows: Sequence[ClaimedRow]) -> None:
         """Poll these to their end."""
         self._held = list(rows)
-        places = asyncio.Semaphore(self._plan.definition.concurrency)
-
-        async def run(row: ClaimedRow) -> Outcome:
-            async with places:
-                try:
-                    return await self._executor.run(row)
-                except asyncio.CancelledError:
-                    raise
-                except BaseException as error:
-                    return self._executor.broken(row, error)
-
-        tasks = [asyncio.create_task(run(row)) for row in rows]
+        tasks = [asyncio.create_task(self._run_one(row)) for row in rows]
         try:
-            for finished in asyncio.as_completed(tasks):
-                await self._settle(await finished)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
         finally:
+            self._ending = True  # whose cancellation is whose
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._ending = False
 
-    async def _settle(self, outcome: Outcome) -> None:
-        while left := await self._source.settle([outcome]):
-            (outcome,) = left  # the application has the row locked
-            await asyncio.sleep(_LOCKED_SECONDS)
-        self._held.remove(outcome.row)
+    async def _run_one(self, row: ClaimedRow) -> None:
+        async with self._places:
+            try:
+                outcome = await self._executor.run(row)
+            except BaseException as error:
+                if self._ending or isinstance(error, KeyboardInterrupt):
+                    raise  # cancelled by us
+                outcome = self._executor.broken(row, error)
+        while True:
+            left = await _patiently(lambda: self._source.settle([outcome]))
+            if not left:
+                break
+            await asyncio.sleep(_LOCKED_SECONDS)  # the application has the row locked
+        self._held.remove(row)
 
     def _settled(self, outcome: Outcome, fate: str) -> None:
         key = key_text(outcome.row.key)
-        if isinstance(outcome, FailedPoll) and fate == "failed":
+        if fate == "failed" and isinstance(outcome, FailedPoll):
             self._errors.append(f"{key}: {outcome.failure.type}: {outcome.failure.message}")
         elif fate == "lost":
             self._errors.append(
@@ -268,6 +284,18 @@ def _key(given: tuple[Any, ...], definition: PollerDefinition) -> list[Any]:
             f"poll({', '.join(map(repr, given))}) names no row: the key of {definition.name!r} is {', '.join(definition.key)}."
         )
     return [key_value(value) for value in values]
+
+
+async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat the call while PostgreSQL does not answer, for a while: what a handler has done is not known to anyone else."""
+    patience = Deadline.after(_PATIENCE_SECONDS)
+    while True:
+        try:
+            return await call()
+        except DatabaseUnavailable:
+            if patience.left <= 0:
+                raise
+        await asyncio.sleep(_PAUSE_SECONDS)
 
 
 def _now(call: Coroutine[Any, Any, R], verb: str) -> R:

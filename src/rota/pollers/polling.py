@@ -19,8 +19,9 @@ from rota.pollers.definition import PollerDefinition
 from rota.pollers.due import Plan
 from rota.pollers.execute import Executor, Outcome
 from rota.pollers.plan import plan_of
+from rota.pollers.rescue import rescue_rows
 from rota.pollers.sessions import Sessions
-from rota.pollers.settle import Finish, rescue_rows, tidy
+from rota.pollers.settle import Finish, tidy
 from rota.pollers.source import PollSource
 from rota.postgres.notify import poll_channel
 from rota.postgres.pool import Database
@@ -143,7 +144,7 @@ class Polling:
         """A peer has ended us: what we held is void."""
         for part in self._parts.values():
             part.consumer.drop()
-            part.source.wake()
+            part.source.forget()
 
     async def _rescue(self) -> None:
         """Take over from ended members: at once when we ended one, and now and then, in case a rescuer died at it."""
@@ -154,6 +155,8 @@ class Polling:
                     for row in lost:
                         self._facts.emit(RowLost(row.poller, row.key, row.member, row.losses, row.parked))
                         self._wake(row.poller)
+                for part in self._parts.values():
+                    await part.source.give_back_unknown(part.consumer.held())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RESCUE_SECONDS * random.uniform(0.8, 1.2)):
                     await self._ended.wait()

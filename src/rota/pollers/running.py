@@ -17,7 +17,7 @@ from rota.postgres.foreign import Foreign, foreign
 from rota.postgres.pool import Database
 from rota.service.points import reach
 
-__all__ = ["Held", "NotDone", "PollTransaction", "RunningPoll", "current_poll", "key_text", "running"]
+__all__ = ["Held", "NotDone", "PollTransaction", "RunningPoll", "current_poll", "key_text", "not_done", "running"]
 
 
 class NotDone(RotaError):
@@ -32,7 +32,7 @@ def key_text(key: list[Any]) -> str:
 class Held:
     """A poll as whoever runs it keeps it. Its handler sees a RunningPoll, which has none of this."""
 
-    __slots__ = ("_started", "claim", "fate", "finish", "stopping", "transactions")
+    __slots__ = ("_started", "changed", "claim", "fate", "finish", "stopping", "transactions", "unsure")
 
     def __init__(self, claim: ClaimedRow, finish: Finish, transactions: Database, stopping: Callable[[], bool]) -> None:
         self.claim = claim
@@ -40,6 +40,8 @@ class Held:
         self.transactions = transactions
         self.stopping = stopping
         self.fate: Fate | None = None  # what a transaction of the handler's has committed
+        self.changed = False
+        self.unsure = False  # whether such a commit was asked for, and nobody has said what came of it
         self._started = time.perf_counter()
 
     @property
@@ -152,16 +154,17 @@ class PollTransaction:
         if error is not None:
             await self._own.rollback()
             return
-        held = self._held
+        held, changed = self._held, bool(self.changed)
         try:
-            (fate,) = await self._own.run(held.finish.one(held.claim, bool(self.changed)), held.transactions.schema)
+            (fate,) = await self._own.run(held.finish.one(held.claim, changed), held.transactions.schema)
             _check(held.claim, fate)
         except BaseException:
             await self._own.rollback()
             raise
         reach("transaction.before_commit")
+        held.unsure = True
         await self._own.commit()
-        held.fate = fate
+        held.fate, held.changed = fate, changed
         reach("transaction.after_commit")
 
 
@@ -171,12 +174,18 @@ def _check(claim: ClaimedRow, fate: Fate) -> None:
             f"The poll of row {key_text(claim.key)} by {claim.poller!r} no longer holds its claim: it was taken over, or released by "
             "hand. What this handler writes changes nothing; let it end."
         )
-    if fate == "undone":
-        raise NotDone(undone(claim))
+    if fate in ("undone", "unstamped"):
+        raise not_done(claim, fate)
 
 
-def undone(claim: ClaimedRow) -> str:
-    return (
+def not_done(claim: ClaimedRow, fate: Fate) -> NotDone:
+    """Why a row whose handler returned was not polled well."""
+    if fate == "unstamped":
+        return NotDone(
+            f"row {key_text(claim.key)} was polled, and PostgreSQL did not write its stamp: a trigger, rule or policy of the table "
+            "keeps it from being updated"
+        )
+    return NotDone(
         f"row {key_text(claim.key)} was polled for its state and is still in it: change it in the handler's transaction, or say "
         "with done=... what shall be written"
     )

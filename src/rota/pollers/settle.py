@@ -1,4 +1,4 @@
-"""What becomes of rows that were taken: polled, failed, given back, or lost with their process.
+"""What becomes of rows that were taken: polled, failed, or given back.
 
 Every one of these writes carries the token of the claim: whoever has lost it changes nothing. A stamp and the end of its claim
 are one statement. A row that the application holds locked is not waited for, since a batch that waits while it holds other rows
@@ -7,37 +7,33 @@ would wait in a circle with the application sooner or later: it is left, and com
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
 from rota.failure import Failure
-from rota.pollers.claim import ClaimedRow
+from rota.pollers.claim import OWN_BITS, ClaimedRow
 from rota.pollers.due import Plan
-from rota.postgres.query import Query, Row, Statement, many, nothing, scalar, statement
+from rota.postgres.query import Query, Row, Statement, nothing, scalar, statement
 
 __all__ = [
-    "LOST_LIMIT",
     "Failed",
     "Fate",
     "Finish",
-    "LostRow",
     "fail",
     "hand_back",
+    "held_tokens",
     "release_token",
-    "rescue_rows",
     "tidy",
 ]
 
-#: How many processes a row may take with it before it is parked.
-LOST_LIMIT = 3
-
 #: done; changed: it no longer fits `where`, and was stamped all the same; gone: it was deleted; locked: the application has it
-#: locked; undone: it is still in the state that it was polled for; lost: the claim is not ours any more
-Fate = Literal["done", "changed", "gone", "locked", "undone", "lost"]
+#: locked; undone: it is still in the state that it was polled for; unstamped: PostgreSQL was kept from writing the stamp; lost:
+#: the claim is not ours any more
+Fate = Literal["done", "changed", "gone", "locked", "undone", "unstamped", "lost"]
 
 # Rows and claims are found one by one, by their keys: a join would be planned by what the statistics say, and they may say that
 # there are no claims. What was locked is then found by its place.
@@ -45,7 +41,8 @@ _FINISH = """
     with rota_clock as materialized (select {schema}.now() as rota_now),
     rota_given as materialized (
         select given.*
-        from unnest(%(keys)s::jsonb[], %(tokens)s::bigint[], %(changed)s::boolean[])
+        -- keys as text: each driver sends that alike, and this may run on a connection of the user's
+        from unnest(%(keys)s::text[]::jsonb[], %(tokens)s::bigint[], %(changed)s::boolean[])
             with ordinality as given (rota_key, rota_token, rota_changed, rota_at)
         order by given.rota_key
     ), rota_row as materialized (
@@ -164,7 +161,7 @@ class Finish:
         definition = self._plan.definition
         params: dict[str, Any] = {
             "poller": definition.name,
-            "keys": [Jsonb(row.key) for row in rows],
+            "keys": [json.dumps(row.key) for row in rows],
             "tokens": [row.token for row in rows],
             "changed": list(changed),
         }
@@ -193,9 +190,10 @@ class Finish:
             return "lost"
         if at in gone:
             return "gone"
+        is_state = self._plan.definition.form == "state"
         if at not in ended:
-            return "undone"
-        return "changed" if at in unfit and self._plan.definition.form != "state" else "done"
+            return "undone" if is_state else "unstamped"
+        return "changed" if at in unfit and not is_state else "done"
 
 
 class Failed(NamedTuple):
@@ -342,56 +340,24 @@ def release_token(poller: str, member: UUID, token: int) -> Query[int]:
     return RELEASE_TOKEN.query({"poller": poller, "member": member, "token": token}, read=scalar)
 
 
-@dataclass(frozen=True, slots=True)
-class LostRow:
-    """A row taken from a member that ended."""
-
-    poller: str
-    key: list[Any]
-    member: UUID
-    losses: int
-    parked: bool
-
-
-RESCUE_ROWS = statement(
-    "rescue_rows",
+HELD_TOKENS = statement(
+    "held_row_tokens",
     """
-    with held as materialized (
-        select claim.poller, claim.key, claim.member
-        from {schema}.members as member
-        join {schema}.poll_claims as claim on claim.member = member.id
-        where member.ended_at is not null
-        order by claim.poller, claim.key
-        limit %(limit)s
-        -- a holder that is settling this very row is let go first
-        for update of claim skip locked
-    ), lost as (
-        update {schema}.poll_claims as claim
-        set member = null,
-            token = null,
-            losses = claim.losses + 1,
-            failed_at = {schema}.now(),
-            retry_at = {schema}.now(),
-            parked_at = case when claim.losses + 1 >= %(lost_limit)s then {schema}.now() end,
-            error_type = 'Lost',
-            error_message = 'the process that polled it was lost',
-            error_trace = ''
-        from held
-        where claim.poller = held.poller
-          and claim.key = held.key
-          and claim.member = held.member
-        returning claim.poller, claim.key, held.member, claim.losses, claim.parked_at
-    ), woken as (
-        select count({schema}.notify(%(channel)s, pollers.poller)) from (select distinct lost.poller from lost) as pollers
-    )
-    select lost.poller, lost.key, lost.member, lost.losses, lost.parked_at is not null from lost, woken
+    select distinct claim.token
+    from {schema}.poll_claims as claim
+    where claim.member = %(member)s
+      and claim.poller = %(poller)s
+      and claim.token between %(first)s::bigint and %(last)s::bigint
     """,
 )
 
 
-def rescue_rows(channel: str, *, limit: int = 500, lost_limit: int = LOST_LIMIT) -> Query[list[LostRow]]:
-    """Take up to `limit` rows from members that ended, so that others may poll them."""
-    return RESCUE_ROWS.query({"channel": channel, "limit": limit, "lost_limit": lost_limit}, read=many(LostRow))
+def held_tokens(poller: str, member: UUID, mark: int) -> Query[set[int]]:
+    """The tokens with this mark under which the member holds rows."""
+    return HELD_TOKENS.query(
+        {"poller": poller, "member": member, "first": mark << OWN_BITS, "last": (mark + 1 << OWN_BITS) - 1},
+        read=lambda rows: {token for (token,) in rows},
+    )
 
 
 _TIDY = """

@@ -7,23 +7,32 @@ as far as that is known, after a pause that grows while there is nothing, or whe
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import random
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
+
+import psycopg
 
 from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, RotaError
 from rota.facts import Facts, PollerHindered, RowClaimLost, RowFailed, RowLocked, RowPolled, RowsClaimed
 from rota.leases.control import Control
-from rota.pollers.claim import Claim, ClaimedRow, Claims, new_token
+from rota.pollers.claim import OWN_BITS, Claim, ClaimedRow, Claims, new_token
 from rota.pollers.due import Plan
 from rota.pollers.execute import FailedPoll, Outcome, Polled, SettledPoll
-from rota.pollers.running import NotDone, key_text, undone
+from rota.pollers.running import key_text, not_done
 from rota.pollers.sessions import Sessions
-from rota.pollers.settle import Failed, Fate, Finish, fail, hand_back, release_token
+from rota.pollers.settle import Failed, Fate, Finish, fail, hand_back, held_tokens, release_token
 from rota.postgres.connection import is_about_data
 from rota.postgres.notify import poll_channel
+from rota.postgres.pool import Database
+from rota.postgres.query import Query
+from rota.service.points import reach
 
 __all__ = ["PollSource"]
 
@@ -59,8 +68,15 @@ class PollSource:
         self._failed = failed
         self._facts = facts
         self._channel = poll_channel(sessions.looking.schema)
-        self._owed: list[tuple[UUID, int]] = []  # claims whose answer never came
-        self._repeats: set[int] = set()  # outcomes whose writing was asked for without an answer
+        # the first bits of its tokens are its own: so it tells its claims from others' in the same process
+        self._mark = secrets.randbits(63 - OWN_BITS)
+        self._under_way: set[int] = set()  # claims whose answer is awaited
+        self._owed: set[tuple[UUID, int]] = set()  # claims that nobody here has the rows of
+        self._unknown: set[int] = set()
+        # of outcomes that are not settled yet, by their id:
+        self._asked: set[int] = set()  # whose writing was asked for without an answer
+        self._turned: dict[int, FailedPoll] = {}  # the handler returned, and the row is not done all the same
+        self._told: set[int] = set()
         self._told_locked: set[int] = set()
         self._suspects = True
         self._apart: ClaimedRow | None = None
@@ -68,7 +84,7 @@ class PollSource:
         self._more = False
         self._pause = 0.0
         self._hindrance = 0.0
-        self._look_at = 0.0
+        self._expected_at = math.inf
         self._woken = asyncio.Event()
         self._sooner = asyncio.Event()
         self._looks_begun = 0
@@ -81,29 +97,30 @@ class PollSource:
         self._woken.set()
         self._sooner.set()
 
+    def forget(self) -> None:
+        """A peer has ended us: nothing that was taken is ours."""
+        self._apart = None
+        self.wake()
+
     def may_start(self) -> bool:
         return self._control().may_act
 
     async def claim(self, limit: int) -> Sequence[ClaimedRow]:
-        control = self._control()
-        if not control.may_act:
+        if not self._control().may_act:
             return []
         self._woken.clear()
+        self._expected_at = math.inf  # what is expected from now on, the answer may not tell
         self._looks_begun += 1
         look = self._looks_begun
-        await self._pay_back()
         try:
-            rows = await self._suspect(control.member) or await self._due(
-                min(limit, self._definition.batch), control.member
-            )
+            await self._pay_back()
+            rows = await self._suspect() or await self._due(min(limit, self._definition.batch))
         except DatabaseUnavailable:
             raise
         except RotaError as error:
             self._hindered(error)
             return []
         self._hindrance = 0.0
-        if not control.may_act or any(row.member != control.member for row in rows):
-            return []  # we are someone else by now: those who ended us take care of it
         if rows:
             self._pause = 0.0
             self._facts.emit(RowsClaimed(self._definition.name, len(rows)))
@@ -114,11 +131,11 @@ class PollSource:
 
     async def wait_for_more(self) -> None:
         """Return when a look may find something."""
-        if self._more or self._woken.is_set():
-            return
         if not self._control().may_act:
             # the control thread is about to be back; nobody wakes us for that
             await asyncio.sleep(0.05)
+            return
+        if self._more or self._woken.is_set():
             return
         if self._hindrance:
             await self._rest(self._hindrance)
@@ -135,17 +152,28 @@ class PollSource:
             self._empty_look.clear()
             await self._empty_look.wait()
 
+    async def claim_this(self, key: Sequence[Any]) -> tuple[bool, ClaimedRow | None]:
+        """Take the row of this key, due or not; whether there is such a row, and the row unless someone has it."""
+
+        async def take(member: UUID, token: int) -> tuple[bool, list[ClaimedRow]]:
+            return await self._settling.run(self._claims.this(key, token=token, member=member))
+
+        exists, rows = await self._take(take)
+        return exists, rows[0] if rows else None
+
     async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        left: list[Outcome] = []
-        failed = [outcome for outcome in outcomes if isinstance(outcome, FailedPoll)]
-        polled = [outcome for outcome in outcomes if isinstance(outcome, Polled)]
-        for outcome in outcomes:
+        """Make them durable, and tell of each once, also when this is repeated since an answer did not come."""
+        reach("settle.before")
+        fresh = [outcome for outcome in outcomes if id(outcome) not in self._told]
+        for outcome in fresh:
             if isinstance(outcome, SettledPoll):
-                self._tell(outcome, outcome.fate, changed=False)
-        if polled:
-            left += await self._settle_polled(polled, failed)
+                self._tell(outcome, outcome.fate)
+        polled = [each for each in fresh if isinstance(each, Polled) and id(each) not in self._turned]
+        left: list[Outcome] = [*await self._settle_polled(polled)] if polled else []
+        failed = [each for each in fresh if isinstance(each, FailedPoll) or id(each) in self._turned]
         if failed:
             await self._settle_failed(failed)
+        reach("settle.after")
         self._over(outcomes, left)
         return left
 
@@ -158,47 +186,91 @@ class PollSource:
             self._apart = None
         return []
 
-    async def _due(self, limit: int, member: UUID) -> list[ClaimedRow]:
-        token = new_token()
-        most = self._definition.limit
-        self._owed.append((member, token))  # until its answer is here
-        if most is None:
-            claim: Claim = await self._looking.run(self._claims.due(limit=limit, token=token, member=member))
-        else:
-            claim = await self._looking.run_steps(
-                self._claims.due_within(most, limit=limit, token=token, member=member)
-            )
-        self._owed.remove((member, token))
-        self._more = claim.more
-        return claim.rows
+    async def _due(self, limit: int) -> list[ClaimedRow]:
+        claims = self._claims
+        self._more, rows = await self._taken(
+            self._looking,
+            lambda member, token, room: claims.due(limit=min(limit, room or limit), token=token, member=member),
+        )
+        return rows
 
-    async def _suspect(self, member: UUID) -> list[ClaimedRow]:
+    async def _suspect(self) -> list[ClaimedRow]:
         """One row that was lost with the process that polled it, while no other such row is being polled here."""
         if not self._suspects or (self._apart is not None and boottime() < self._apart_until):
             return []
-        token = new_token()
-        self._owed.append((member, token))
-        claim = await self._settling.run(self._claims.suspect(token=token, member=member))
-        self._owed.remove((member, token))
-        self._suspects = bool(claim.rows)
-        for row in claim.rows:
+        _, rows = await self._taken(
+            self._settling, lambda member, token, room: self._claims.suspect(token=token, member=member)
+        )
+        self._suspects = bool(rows)
+        for row in rows:
             self._apart = row
             # most poison works at once; one that was lost twice keeps others out for as long as it runs
-            self._apart_until = boottime() + _PROBATION_SECONDS if row.losses == 1 else float("inf")
+            self._apart_until = boottime() + _PROBATION_SECONDS if row.losses == 1 else math.inf
             self._more = True
-        return claim.rows
+        return rows
+
+    async def _taken(
+        self, database: Database, query: Callable[[UUID, int, int | None], Query[Claim]]
+    ) -> tuple[bool, list[ClaimedRow]]:
+        """Take rows, no more than the poller's limit has room for."""
+        most = self._definition.limit
+
+        async def take(member: UUID, token: int) -> tuple[bool, list[ClaimedRow]]:
+            if most is None:
+                claim: Claim = await database.run(query(member, token, None))
+            else:
+                claim = await database.run_steps(self._claims.within(most, lambda room: query(member, token, room)))
+            return claim.more, claim.rows
+
+        return await self._take(take)
+
+    async def _take(
+        self, take: Callable[[UUID, int], Awaitable[tuple[bool, list[ClaimedRow]]]]
+    ) -> tuple[bool, list[ClaimedRow]]:
+        """Take rows under a new token. Until they are handed over, whatever goes wrong, they are to be given back."""
+        control, token = self._control(), new_token(self._mark)
+        member = control.member
+        self._under_way.add(token)
+        try:
+            reach("claim.before")
+            told, rows = await take(member, token)
+            reach("claim.after")
+        except BaseException:
+            self._owed.add((member, token))
+            raise
+        finally:
+            self._under_way.discard(token)
+        if rows and (not control.may_act or control.member != member):
+            self._owed.add((member, token))  # too late to start anything
+            return True, []
+        return told, rows
+
+    async def give_back_unknown(self, held: Sequence[ClaimedRow]) -> None:
+        """Give back what the database says we took, and is neither among these nor on its way.
+
+        A claim that was cut off may have been committed after it was given back. Twice in a row, so that nothing is given back
+        that is just changing hands.
+        """
+        member = self._control().member
+        tokens = await self._settling.run(held_tokens(self._definition.name, member, self._mark))
+        unknown = tokens - {row.token for row in held} - self._under_way - {token for _, token in self._owed}
+        self._owed |= {(member, token) for token in unknown & self._unknown}
+        self._unknown = unknown
+        await self._pay_back()
 
     async def _pay_back(self) -> None:
-        """Release what a claim took whose answer never came: nobody here knows of those rows."""
+        """Release what was taken without anyone here knowing of it."""
         for member, token in list(self._owed):
             await self._settling.run(release_token(self._definition.name, member, token))
-            self._owed.remove((member, token))
+            self._owed.discard((member, token))
 
     def _hindered(self, error: RotaError) -> None:
         self._more = False
         self._hindrance = min(_LONGEST_HINDRANCE, self._hindrance * 2 or 1.0)
-        self._owed.clear()  # PostgreSQL has refused it, so nothing was taken
-        self._facts.emit(PollerHindered(self._definition.name, str(error), self._hindrance))
+        cause = error.__cause__
+        # ours would tell of Rota's own tables
+        said = (cause.diag.message_primary if isinstance(cause, psycopg.Error) else None) or str(error)
+        self._facts.emit(PollerHindered(self._definition.name, said, self._hindrance))
         # also for a drain: there is nothing that it could wait for
         self._last_empty_look = self._looks_begun
         self._empty_look.set()
@@ -211,55 +283,58 @@ class PollSource:
 
     async def _rest(self, seconds: float) -> None:
         """Until then, until something is expected sooner, or until woken."""
-        self._look_at = boottime() + seconds
-        while (left := self._look_at - boottime()) > 0 and not self._woken.is_set():
+        look_at = boottime() + seconds
+        while (left := min(look_at, self._expected_at) - boottime()) > 0 and not self._woken.is_set():
             self._sooner.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._sooner.wait()
-            except TimeoutError:
-                return
 
     def _expect(self, seconds: float) -> None:
         """Something will be due then."""
-        at = boottime() + seconds
-        if at < self._look_at:
-            self._look_at = at
-            self._sooner.set()
+        self._expected_at = min(self._expected_at, boottime() + seconds)
+        self._sooner.set()
 
-    async def _settle_polled(self, polled: Sequence[Polled], failed: list[FailedPoll]) -> list[Outcome]:
-        """Stamp them. Returns those that are locked; those that turn out not to be done join those that failed."""
-        repeated = [id(outcome) in self._repeats for outcome in polled]
-        self._repeats |= set(map(id, polled))
+    async def _settle_polled(self, polled: Sequence[Polled]) -> list[Polled]:
+        """Stamp them. Returns those that are locked; those that turn out not to be done are put among those that failed."""
+        asked_before = self._asked & set(map(id, polled))
+        self._asked |= set(map(id, polled))
         try:
             query = self._finish.many([each.row for each in polled], [each.changed for each in polled])
             fates = await self._settling.run(query)
         except DatabaseUnavailable:
             raise
         except RotaError as error:
+            self._asked -= set(map(id, polled))
             if len(polled) > 1:
                 # one of them holds what PostgreSQL refuses: it fails alone
-                return [left for each in polled for left in await self._settle_polled([each], failed)]
-            failed.append(self._unstorable(polled[0], error))
+                return [left for each in polled for left in await self._settle_polled([each])]
+            self._turned[id(polled[0])] = self._unstorable(polled[0], error)
             return []
-        left: list[Outcome] = []
-        for outcome, fate, again in zip(polled, fates, repeated, strict=True):
+        self._asked -= set(map(id, polled))
+        left: list[Polled] = []
+        for outcome, fate in zip(polled, fates, strict=True):
             if fate == "locked":
                 left.append(outcome)
                 if id(outcome) not in self._told_locked:
                     self._told_locked.add(id(outcome))
                     self._facts.emit(RowLocked(outcome.row.poller, outcome.row.key))
-            elif fate == "undone":
-                failed.append(self._failed(outcome.row, NotDone(undone(outcome.row))))
+            elif fate in ("undone", "unstamped"):
+                self._turned[id(outcome)] = self._failed(outcome.row, not_done(outcome.row, fate))._replace(
+                    seconds=outcome.seconds
+                )
             else:
-                # while we are who we were, nobody but us ends our claim: what is gone was ended by the write without an answer
-                ours = fate == "lost" and again and outcome.row.member == self._control().member
-                self._tell(outcome, "done" if ours else fate, changed=outcome.changed)
+                was_ours = fate == "lost" and id(outcome) in asked_before and self._still_us(outcome)
+                self._tell(outcome, "done" if was_ours else fate)
         if isinstance(self._definition.interval, timedelta) and self._definition.adaptive is None:
             self._expect(self._definition.interval.total_seconds())
         elif self._definition.form != "state":
             self._expect(_FIRST_PAUSE)  # when exactly, the database knows
         return left
+
+    def _still_us(self, outcome: Outcome) -> bool:
+        """While we are who we were, nobody but us ends our claim: one that is gone was ended by a write without an answer."""
+        return outcome.row.member == self._control().member
 
     def _unstorable(self, outcome: Polled, error: RotaError) -> FailedPoll:
         cause = error.__cause__
@@ -269,32 +344,46 @@ class PollSource:
         )
         return failed._replace(seconds=outcome.seconds)
 
-    async def _settle_failed(self, failed: Sequence[FailedPoll]) -> None:
+    async def _settle_failed(self, outcomes: Sequence[Outcome]) -> None:
+        failed = [each if isinstance(each, FailedPoll) else self._turned[id(each)] for each in outcomes]
+        asked_before = self._asked & set(map(id, outcomes))
+        self._asked |= set(map(id, outcomes))
         query = fail(self._definition.name, [Failed(each.row, each.failure, each.pause) for each in failed])
         ours = await self._settling.run(query)
-        for outcome, held in zip(failed, ours, strict=True):
-            row = outcome.row
-            if not held:
-                self._tell(outcome, "lost", changed=False)
-                continue
-            self._settled(outcome, "failed")
-            error = outcome.failure.error or outcome.failure.message
-            self._facts.emit(RowFailed(row.poller, row.key, row.attempts + 1, outcome.seconds, error, outcome.pause))
-            if outcome.pause is not None:
-                self._expect(outcome.pause)
+        self._asked -= set(map(id, outcomes))
+        for outcome, each, held in zip(outcomes, failed, ours, strict=True):
+            if held or (id(outcome) in asked_before and self._still_us(each)):
+                self._tell_failed(outcome, each)
+            elif each.unsure and self._still_us(each):
+                self._tell(outcome, "done")
+            else:
+                self._tell(outcome, "lost")
 
-    def _tell(self, outcome: Outcome, fate: Fate, *, changed: bool) -> None:
+    def _tell_failed(self, outcome: Outcome, failed: FailedPoll) -> None:
+        row = failed.row
+        self._told.add(id(outcome))
+        self._settled(failed, "failed")
+        error = failed.failure.error or failed.failure.message
+        self._facts.emit(RowFailed(row.poller, row.key, row.attempts + 1, failed.seconds, error, failed.pause))
+        if failed.pause is not None:
+            self._expect(failed.pause)
+
+    def _tell(self, outcome: Outcome, fate: Fate) -> None:
         row = outcome.row
+        self._told.add(id(outcome))
         self._settled(outcome, fate)
         if fate == "lost":
             self._facts.emit(RowClaimLost(row.poller, row.key, row.token))
         else:
+            changed = not isinstance(outcome, FailedPoll) and outcome.changed
             self._facts.emit(RowPolled(row.poller, row.key, outcome.seconds, fate, changed))
 
     def _over(self, outcomes: Sequence[Outcome], left: Sequence[Outcome]) -> None:
         over = set(map(id, outcomes)) - set(map(id, left))
-        self._repeats -= over
+        self._told -= over
         self._told_locked -= over
+        for each in over:
+            self._turned.pop(each, None)
         if self._apart is not None and any(each.row == self._apart for each in outcomes if id(each) in over):
             self._apart = None
             self._suspects = True

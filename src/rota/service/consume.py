@@ -8,8 +8,8 @@ work that no idle peer can have, so what turns out to wait longer is handed back
 once when nothing else is going on, a little later while more are coming. Until a batch is durable its outcomes stay here,
 also while the database is away; nothing new is started when too many wait.
 
-Stopping has one order: claim no more; let what runs finish until the deadline, then cancel it; hand back what never
-started and what was cancelled; settle what finished. Nothing is dropped on the way: what could not be written in time is
+Stopping has one order: claim no more; hand back what never started; let what runs finish until the deadline, then cancel it
+and hand it back; settle what finished. Nothing is dropped on the way: what could not be written in time is
 left to rescue, and that is said.
 """
 
@@ -132,14 +132,15 @@ class Consumer(Generic[Item, Outcome]):
         """Stop in the one order that loses nothing."""
         claiming, settling, handing_back = self._loops
         await _cancelled(claiming, handing_back)
-        unstarted = [*self._ready, *self._stale]
+        self._stale = [*self._ready, *self._stale]
         self._ready.clear()
-        self._stale = []
+        unstarted = len(self._stale)
         await self._wait_for_running(deadline)
         if self._hurried.is_set():
             deadline = Deadline.after(0)
         unfinished = await self._cancel_running()
-        left = self._stale = [*unstarted, *unfinished]
+        given_back = unstarted - len(self._stale)
+        left = self._stale = [*self._stale, *unfinished]
         try:
             async with asyncio.timeout(max(deadline.left, _LAST_WORDS_SECONDS)):
                 await self._hand_back(unfinished)
@@ -148,7 +149,7 @@ class Consumer(Generic[Item, Outcome]):
             pass
         abandoned = len(self._stale) + len(self._outcomes)
         await _cancelled(settling)
-        self._facts.emit(Drained(self.finished, len(left) - len(self._stale), abandoned))
+        self._facts.emit(Drained(self.finished, given_back + len(left) - len(self._stale), abandoned))
 
     def hurry(self) -> None:
         """End the wait for running items: the drain under way, or the next one, cancels them and hands them back."""
@@ -316,11 +317,14 @@ class Consumer(Generic[Item, Outcome]):
         tasks = [task for task, _ in self._running.values()]
         if not tasks:
             return
+        # others need not wait for them to have what was not begun
+        handing_back = asyncio.create_task(self._hand_back())
         ended = asyncio.create_task(asyncio.wait(tasks))
         hurried = asyncio.create_task(self._hurried.wait())
         await asyncio.wait({ended, hurried}, timeout=deadline.left, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
         hurried.cancel()
+        await _cancelled(handing_back)
 
     async def _cancel_running(self) -> list[Item]:
         tasks = [task for task, _ in self._running.values()]

@@ -1,9 +1,9 @@
 """Named moments at which a test may kill, pause or break a process. Off, each costs one comparison.
 
-claim.before    claim.after       around the statement that takes jobs; after, it is committed
+claim.before    claim.after       around the statement that takes jobs or rows; after, it is committed
 run.before      run.after         around the body
 settle.before   settle.after      around the statement that writes outcomes down; after, it is committed
-transaction.before_commit         job.transaction(): the body's writes and the success are written, not committed
+transaction.before_commit         job.transaction(), poll.transaction(): the body's writes and the success are written, not committed
 transaction.after_commit          and now they are
 """
 
