@@ -17,10 +17,11 @@ from rota.facts import MemberJoined, RowClaimLost, RowFailed, RowLocked, RowPoll
 from rota.failure import describe
 from rota.leases.control import Reactions
 from rota.pollers.claim import ClaimedRow, Claims
-from rota.pollers.plan import plan_of_sync
+from rota.pollers.due import Plan, make_plan
 from rota.pollers.poller import Poller
 from rota.pollers.rescue import rescue_rows
 from rota.pollers.settle import Failed, Finish, fail, hand_back, release_token, tidy
+from rota.pollers.shape import find_shape
 from rota.postgres.query import Query
 from rota.testing import TcpProxy, TestRota, fact
 
@@ -39,6 +40,11 @@ def told(rota_app: TestRota) -> Iterator[Told]:
         yield told
 
 
+def plan_of(app: TestRota, poller: Poller[..., Any]) -> Plan:
+    definition = poller.definition
+    return make_plan(definition, app.database.run_steps_sync(find_shape(definition.table, poller=definition.name)))
+
+
 class Hands:
     """The statements of one poller, run one by one."""
 
@@ -47,7 +53,7 @@ class Hands:
         def fetch(feed: dict[str, Any]) -> None: ...
 
         self.db = db
-        self.plan = plan_of_sync(app.database, fetch.definition)
+        self.plan = plan_of(app, fetch)
         self.claims = Claims(self.plan)
         self.finish = Finish(self.plan)
         db.execute("insert into rota.pollers (name) values ('fetch')")
@@ -301,7 +307,7 @@ async def test_a_row_that_stays_in_the_state_it_was_polled_for_counts_as_failed(
     assert "was polled for its state and is still in it" in stats.errors[0]
     # and is forgotten when someone has changed it
     db.execute("update feeds set status = 'fetched' where id = 2")
-    assert ask(db, tidy(plan_of_sync(rota_app.database, fetch.definition))) == 1
+    assert ask(db, tidy(plan_of(rota_app, fetch))) == 1
     assert claims(db) == {}
 
 
