@@ -255,9 +255,7 @@ class Rota:
             self.database,
             self.tasks,
             self.facts,
-            codec=self.codec,
             hears=lambda: place.control.hears,
-            declared=digests,
         )
         worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler)
         work = {

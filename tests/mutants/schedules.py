@@ -183,15 +183,15 @@ MUTANTS = [
     Mutant(
         "an older leader that knows better",
         "schedules/scheduler.py",
-        "if task is None or due.version != task.version or",
-        "if task is None or",
+        "or due.is_checked or due.version != task.version or",
+        "or due.is_checked or",
         HINDRANCES,
     ),
     Mutant(
-        "a leader that judges what others declare",
+        "a leader that judges what others have checked",
         "schedules/scheduler.py",
-        "        if due.digest is not None and self._declared.get(due.name) != due.digest:\n            return\n",
-        "",
+        "if task is None or due.is_checked or",
+        "if task is None or",
         HINDRANCES,
     ),
     Mutant(

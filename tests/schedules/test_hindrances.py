@@ -13,6 +13,7 @@ import pytest
 from tests.jobs.statements import ask
 from tests.schedules.rows import Db, add, pages, row, runs, waiting
 
+from rota import Retry, Rota
 from rota.facts import ScheduleBroken, ScheduleUnclaimed
 from rota.postgres.query import Query
 from rota.postgres.session import Session
@@ -240,11 +241,56 @@ async def test_it_is_told_when_no_live_worker_knows_the_task(rota_app: TestRota,
 
 async def test_an_older_leader_leaves_what_it_does_not_know_to_others(rota_app: TestRota, db: Db) -> None:
     add(db, "newer", task="typed", args={"n": 1, "region": "eu"}, version=2, due_in=-1)
-    add(db, "declared", task="typed", args={"region": "eu"}, due_in=-1)
-    db.execute("update rota.schedules set digest = gen_random_uuid() where name = 'declared'")
 
     await rota_app.drain()
-    assert row(db, "newer", "problem") == row(db, "declared", "problem") == (None,)
+    assert row(db, "newer", "problem") == (None,)
+
+
+async def test_what_newer_code_put_is_given_out_by_an_older_leader_and_judged_where_it_runs(
+    rota_app: TestRota, rota_database: str, db: Db
+) -> None:
+    newer = Rota(rota_database)
+    ran: list[int] = []
+
+    @newer.task(name="typed")
+    async def typed(n: int, copies: int = 1) -> None:
+        ran.append(copies)
+
+    async with newer:
+        await newer.schedules.put("put", task="typed", args={"n": 1, "copies": 2}, every="1h", queue="new")
+    rota_app.advance("61m")
+    with rota_app.facts.recorded(ScheduleBroken) as broken:
+        await rota_app.drain(queues=["old"])
+    assert (broken, row(db, "put", "problem, runs")) == ([], (None, 1))
+    async with newer:
+        await newer.work(queues=["new"], drain=True)
+    assert ran == [2]
+
+    # what someone writes over it is what nobody has checked
+    db.execute("""update rota.schedules set args = '{"n": 1, "sides": 2}'""")
+    rota_app.advance("61m")
+    await rota_app.drain(queues=["old"])
+    (problem,) = row(db, "put", "problem")
+    assert "sides is not a parameter" in problem
+
+
+async def test_a_codec_that_fails_breaks_no_schedule(rota_database: str, rota_app: TestRota, db: Db) -> None:
+    class Away:
+        encode = staticmethod(str)
+
+        def decode(self, text: str) -> str:
+            raise ConnectionError("the key service does not answer")
+
+    app = Rota(rota_database, codec=Away())
+    app.task(name="mail", retry=Retry(attempts=2, base=3600))(lambda to: None)
+    async with app:
+        await app.schedules.put("mail", task="mail", args={"to": "me"}, every="1h")
+        db.execute("update rota.schedules set checked = null")  # as if its task had not been at hand
+        rota_app.advance("61m")
+        await app.work(drain=True)
+
+    assert row(db, "mail", "problem, runs") == (None, 1)
+    assert db.execute("select attempt, state from rota.jobs").fetchone() == (1, "queued")
 
 
 async def test_what_waits_for_a_schedule_that_is_gone_is_forgotten(rota_app: TestRota, db: Db) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
-from uuid import UUID
 
 from rota.postgres.query import Query, many, one, scalar, statement
 from rota.schedules.misfire import Misfire
@@ -40,7 +39,10 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class DueSchedule(NamedTuple):
-    """A schedule whose time has come, as it was read: what its plan is made from. `now` is the database's clock."""
+    """A schedule whose time has come, as it was read: what its plan is made from.
+
+    `is_checked`: its arguments are as they were when the task took them. `now` is the database's clock.
+    """
 
     name: str
     revision: int
@@ -67,7 +69,7 @@ class DueSchedule(NamedTuple):
     next_at: datetime
     last_slot: datetime | None
     runs: int
-    digest: UUID | None
+    is_checked: bool
     now: datetime
 
 
@@ -77,8 +79,8 @@ FIND_DUE = statement(
     select
         due.name, due.revision, due.task, due.args::text, due.version, due.kind, due.cron, due.every, due.at, due.tz,
         due.anchor, due.dst_gap, due.dst_overlap, due.start_at, due.end_at, due.max_runs, due.jitter, due.exclude::text,
-        due.misfire, due.misfire_grace, due.misfire_limit, due.next_slot, due.next_at, due.last_slot, due.runs, due.digest,
-        {schema}.now()
+        due.misfire, due.misfire_grace, due.misfire_limit, due.next_slot, due.next_at, due.last_slot, due.runs,
+        coalesce(due.checked = {schema}.digest_of_call(due.task, due.version, due.args), false), {schema}.now()
     from {schema}.schedules as due
     where due.next_at <= least((select {schema}.now()), %(until)s::timestamptz)
       and due.paused_at is null

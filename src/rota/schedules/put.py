@@ -38,7 +38,7 @@ from rota.schedules.timing import jittered
 __all__ = ["SchedulesPut", "next_slot", "put_schedules", "says_the_same"]
 
 _BATCH = 1000
-_COMPARED = [each.name for each in fields(ScheduleDefinition) if each.name not in ("name", "args")]
+_COMPARED = [each.name for each in fields(ScheduleDefinition) if each.name not in ("name", "args", "checked")]
 # what decides which slots there are; as long as it stays, so does the next one
 _OF_TIME = ("kind", "cron", "every", "at", "tz", "dst_gap", "dst_overlap", "start_at", "end_at", "exclude", "jitter")
 
@@ -209,6 +209,7 @@ def _row(
         "name": new.name,
         # a codec may make something else of the same each time
         "args": read_json(old.args if is_same and old else encoded(codec, new.args, refused, secret=bool(new.redact))),
+        "checked": new.checked,
         "tags": list(new.tags) or None,
         "redact": list(new.redact) or None,
         "jitter": new.jitter.total_seconds(),

@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, RotaError
@@ -27,7 +26,8 @@ from rota.facts import (
     ScheduleSkipped,
     ScheduleUnclaimed,
 )
-from rota.jobs.codec import Codec, decoded
+from rota.jobs.codec import is_coded
+from rota.jobs.conversion.plain import read_json
 from rota.jobs.definition import Task
 from rota.leases.term import Term
 from rota.postgres.connection import is_about_data
@@ -91,17 +91,13 @@ class Scheduler:
         tasks: Mapping[str, Task[..., Any]],
         facts: Facts,
         *,
-        codec: Codec | None,
         hears: Callable[[], bool],
-        declared: Mapping[str, UUID] | None = None,
     ) -> None:
         self._database = database
         self._tasks = tasks
         self._facts = facts
-        self._codec = codec
         self._hears = hears
         self._woken = asyncio.Event()
-        self._declared = declared or {}
         self._checked: dict[str, int] = {}
         self._asked: dict[str, float] = {}
         self._tidy_at = 0.0
@@ -268,14 +264,16 @@ class Scheduler:
     def _check(self, due: DueSchedule) -> None:
         """Raise RotaError when its task cannot take its arguments, as far as this process can tell.
 
-        Other code, older or newer, may put it for a task that it knows better. What it puts is judged where it runs.
+        What the task took when it was put is not judged again: other code, older or newer, may know the task better. Nor is
+        what a codec keeps, which may ask a key service that is away. Both show where it runs. What nobody has checked, as it
+        was written by SQL, is checked here.
         """
         task = self._tasks.get(due.task)
-        if task is None or due.version != task.version or self._checked.get(due.name) == due.revision:
+        if task is None or due.is_checked or due.version != task.version or is_coded(due.args):
             return
-        if due.digest is not None and self._declared.get(due.name) != due.digest:
+        if self._checked.get(due.name) == due.revision:
             return
-        task.signature.decode(task.upgraded(decoded(self._codec, due.args), due.version))
+        task.signature.decode(read_json(due.args))
         if len(self._checked) > 100_000:
             self._checked.clear()
         self._checked[due.name] = due.revision

@@ -74,6 +74,7 @@ class StoredSchedule(NamedTuple):
     owner: str | None
     digest: UUID | None
     digests: list[UUID]
+    is_checked: bool
     parents: tuple[str, ...]
     live: bool
     now: datetime
@@ -147,6 +148,7 @@ READ_ROWS = statement(
         known.max_runs, known.jitter, known.exclude, known.misfire, known.misfire_grace, known.misfire_limit,
         known.overlap, known.dormant, known.note, known.next_slot, known.next_at, known.last_slot, known.runs,
         known.paused_at, known.problem, known.owner, known.digest, known.digests,
+        coalesce(known.checked = {schema}.digest_of_call(known.task, known.version, known.args), false),
         array(
             select edge.parent
             from {schema}.schedule_parents as edge
@@ -187,7 +189,7 @@ WRITE_ROWS = statement(
     insert into {schema}.schedules as known (
         name, task, args, version, queue, priority, key, tags, redact, retention, lost_limit, kind, cron, every, delay, at,
         event, tz, anchor, dst_gap, dst_overlap, start_at, end_at, max_runs, jitter, exclude, misfire, misfire_grace,
-        misfire_limit, overlap, dormant, note, next_slot, next_at, owner, digest, digests, revision
+        misfire_limit, overlap, dormant, note, next_slot, next_at, owner, digest, digests, checked, revision
     )
     select
         said.name, said.task, said.args, said.version, said.queue, said.priority, said.key, said.tags, said.redact,
@@ -196,14 +198,14 @@ WRITE_ROWS = statement(
         said.at, said.event, said.tz, said.anchor, said.dst_gap, said.dst_overlap, said.start_at, said.end_at, said.max_runs,
         make_interval(secs => said.jitter), said.exclude, said.misfire, make_interval(secs => said.misfire_grace),
         said.misfire_limit, said.overlap, said.dormant, said.note, said.next_slot, said.next_at, said.owner, said.digest,
-        said.digests, said.revision
+        said.digests, case when said.checked then {schema}.digest_of_call(said.task, said.version, said.args) end, said.revision
     from jsonb_to_recordset(%(rows)s::text::jsonb) as said(
         name text, task text, args jsonb, version smallint, queue text, priority smallint, key text, tags text[],
         redact text[], retention text, lost_limit smallint, kind text, cron text, every text, delay_months integer,
         delay_seconds float8, at timestamptz, event text, tz text, anchor timestamptz, dst_gap text, dst_overlap text,
         start_at timestamptz, end_at timestamptz, max_runs bigint, jitter float8, exclude jsonb, misfire text,
         misfire_grace float8, misfire_limit integer, overlap text, dormant boolean, note text, next_slot timestamptz,
-        next_at timestamptz, owner text, digest uuid, digests uuid[], revision bigint
+        next_at timestamptz, owner text, digest uuid, digests uuid[], checked boolean, revision bigint
     )
     on conflict (name) do update set
         task = excluded.task, args = excluded.args, version = excluded.version, queue = excluded.queue,
@@ -215,7 +217,7 @@ WRITE_ROWS = statement(
         exclude = excluded.exclude, misfire = excluded.misfire, misfire_grace = excluded.misfire_grace,
         misfire_limit = excluded.misfire_limit, overlap = excluded.overlap, dormant = excluded.dormant,
         note = excluded.note, next_slot = excluded.next_slot, next_at = excluded.next_at, owner = excluded.owner,
-        digest = excluded.digest, digests = excluded.digests, revision = excluded.revision,
+        digest = excluded.digest, digests = excluded.digests, checked = excluded.checked, revision = excluded.revision,
         problem = null, updated_at = {schema}.now()
     """,
 )

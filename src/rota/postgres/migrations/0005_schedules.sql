@@ -71,6 +71,8 @@ create table {schema}.schedules (
     owner text,
     digest uuid,
     digests uuid[] not null default '{}',
+    -- the call that its task has taken, by digest_of_call. What nobody has checked yet, whoever gives it out does
+    checked bigint,
     -- grows whenever someone changes what is above the line
     revision bigint not null default 1,
     created_at timestamptz not null default {schema}.now(),
@@ -85,6 +87,11 @@ create table {schema}.schedules (
     check (failures < 1 << 30),
     check (revision < 1::bigint << 60)
 ) with (fillfactor = 70);
+
+-- What stands for a call: the task, and the arguments as they are stored.
+create function {schema}.digest_of_call(task text, version smallint, args jsonb) returns bigint
+    language sql immutable
+    return hashtextextended(concat_ws(' ', version::text, task, args::text), 0);
 
 -- What is due is found here, and nothing is read of what is not.
 create index schedules_due on {schema}.schedules (next_at, name)
