@@ -105,7 +105,10 @@ def find_due(limit: int, after: DueSchedule | None = None, until: datetime | Non
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to become of a due schedule: the slots that run, and what comes after them; or why it cannot go on."""
+    """What is to become of a due schedule: the slots that run, and what comes after them; or why it cannot go on.
+
+    Where a run is under way and the overlap is to be skipped, the newest `made_up` of them wait, and the others are left out.
+    """
 
     name: str
     revision: int
@@ -113,6 +116,7 @@ class Plan:
     slots: Sequence[datetime]
     then_slot: datetime | None
     then_at: datetime | None
+    made_up: int = 0
     missed: int = 0
     problem: str | None = None
 
@@ -139,6 +143,7 @@ def fire(plans: Sequence[Plan]) -> Query[list[Fired]]:
             "slots": [slot.isoformat() for slot in plan.slots],
             "then_slot": None if plan.then_slot is None else plan.then_slot.isoformat(),
             "then_at": None if plan.then_at is None else plan.then_at.isoformat(),
+            "made_up": plan.made_up,
             "missed": plan.missed,
             "problem": None if plan.problem is None else _UNSTORABLE.sub("?", plan.problem),
         }

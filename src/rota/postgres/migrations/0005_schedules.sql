@@ -292,9 +292,16 @@ begin
     with plan as materialized (
         select
             known.name, plan.slots, plan.then_slot, plan.then_at, plan.missed, plan.problem,
-            known.overlap = 'allow' as beside, busy.due as skips, busy.anyhow as busy
+            known.overlap = 'allow' as beside, busy.anyhow as busy,
+            -- what makes up for an outage waits for what is under way, as it is wanted; once, one that waits is enough
+            case
+                when not (busy.live or busy.waits) then 0
+                when busy.waits and known.misfire = 'once' then cardinality(plan.slots)
+                else cardinality(plan.slots) - plan.made_up
+            end as skipped
         from jsonb_to_recordset(plans) as plan(
-            name text, slots timestamptz[], then_slot timestamptz, then_at timestamptz, missed bigint, problem text
+            name text, slots timestamptz[], then_slot timestamptz, then_at timestamptz, made_up integer, missed bigint,
+            problem text
         )
         join {schema}.schedules as known on known.name = plan.name
         cross join lateral (
@@ -310,31 +317,29 @@ begin
                     or exists (select from {schema}.slots as waits where waits.schedule = known.name and waits.job_id is null)
                 ),
                 -- a backfill may take long: what is due meanwhile waits behind it, once, instead of being left out
-                known.overlap = 'skip' and (
-                    exists (
-                        select
-                        from {schema}.jobs as live
-                        left join {schema}.slots as slot
-                          on slot.schedule = live.schedule and slot.slot_at = live.slot_at and slot.cause in ('due', 'backfill')
-                        where live.schedule = known.name
-                          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= clock)
-                          and slot.cause is distinct from 'backfill'
-                    )
-                    or exists (
-                        select
-                        from (
-                            select waits.cause
-                            from {schema}.slots as waits
-                            where waits.schedule = known.name
-                              and waits.job_id is null
-                            -- the newest, as what is due stands behind what is filled in
-                            order by waits.slot_at desc, waits.id desc
-                            limit 1
-                        ) as newest
-                        where newest.cause <> 'backfill'
-                    )
+                known.overlap = 'skip' and exists (
+                    select
+                    from {schema}.jobs as live
+                    left join {schema}.slots as slot
+                      on slot.schedule = live.schedule and slot.slot_at = live.slot_at and slot.cause in ('due', 'backfill')
+                    where live.schedule = known.name
+                      and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= clock)
+                      and slot.cause is distinct from 'backfill'
+                ),
+                known.overlap = 'skip' and exists (
+                    select
+                    from (
+                        select waits.cause
+                        from {schema}.slots as waits
+                        where waits.schedule = known.name
+                          and waits.job_id is null
+                        -- the newest, as what is due stands behind what is filled in
+                        order by waits.slot_at desc, waits.id desc
+                        limit 1
+                    ) as newest
+                    where newest.cause <> 'backfill'
                 )
-        ) as busy(anyhow, due)
+        ) as busy(anyhow, live, waits)
         where known.name = any (taken)
     ), put as (
         insert into {schema}.slots as slot (schedule, slot_at, cause, job_id)
@@ -344,7 +349,7 @@ begin
             case when plan.beside or (given.turn = 1 and not plan.busy) then nextval(ids) end
         from plan
         cross join lateral unnest(plan.slots) with ordinality as given(slot_at, turn)
-        where not plan.skips
+        where given.turn > plan.skipped
         order by given.slot_at, plan.name
         on conflict (schedule, slot_at) where cause in ('due', 'backfill') do nothing
         returning slot.schedule, slot.slot_at, slot.job_id
@@ -371,7 +376,7 @@ begin
         select
             plan.name, plan.then_slot, plan.then_at, plan.problem, plan.missed, plan.slots,
             coalesce((counted.runs ->> plan.name)::integer, 0) as runs, (counted.last_job ->> plan.name)::bigint as last_job,
-            case when plan.skips then cardinality(plan.slots) else 0 end as skipped
+            plan.skipped
         from plan
         cross join counted
         cross join woken
