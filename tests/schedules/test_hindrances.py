@@ -220,7 +220,7 @@ def test_successes_of_many_with_many_children_are_used_in_one_go(db: Db) -> None
             "select %s, %s + i, 'succeeded' from generate_series(1, %s) as i",
             [parent, 1000 * len(parent) + (5000 if parent == "b" else 0), successes],
         )
-    while ask(db, conclude(1000)):
+    while ask(db, conclude(1000)).taken:
         pass
 
     # one of each has begun

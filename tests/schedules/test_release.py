@@ -215,7 +215,7 @@ def test_runs_of_a_paused_schedule_wait_on_and_nobody_looks_at_them(db: Db) -> N
     db.execute("update rota.schedules set paused_at = rota.now()")
     db.execute("insert into rota.schedule_ends (schedule, outcome) values ('tick', 'none')")
 
-    assert ask(db, conclude(10)) == 1
+    assert ask(db, conclude(10)).taken == 1
     assert ask(db, walk_waiting("", 10)) == ("", False)
     assert not ask(db, look_ahead()).ends
     assert waiting(db, "tick") == 1
@@ -225,7 +225,7 @@ def test_nothing_begins_beside_a_run_that_goes_on_and_nobody_looks_at_it(db: Db)
     wait(db, "tick")
     db.execute("insert into rota.schedule_ends (schedule, outcome) values ('tick', 'none')")
 
-    assert ask(db, conclude(10)) == 1
+    assert ask(db, conclude(10)).taken == 1
     assert ask(db, walk_waiting("", 10)) == ("", False)
     assert not ask(db, look_ahead()).ends
     assert waiting(db, "tick") == 1
@@ -239,7 +239,7 @@ def test_so_many_begin_at_once_and_the_others_are_not_forgotten(db: Db) -> None:
         db.execute("insert into rota.schedule_ends (schedule, outcome) values (%s, 'none')", [name])
 
     begun = []
-    while ask(db, conclude(10)):
+    while ask(db, conclude(10)).taken:
         begun.append(sum(len(runs(db, name)) for name in ("beside", "a", "b", "c")))
 
     assert begun == [10, 20, 28]
@@ -250,7 +250,7 @@ def test_what_says_that_a_run_may_begin_begins_no_pause(db: Db) -> None:
     add(db, "feed", kind="delay", every="10m", delay="10 minutes")
     db.execute("insert into rota.schedule_ends (schedule, outcome) values ('feed', 'none')")
 
-    assert ask(db, conclude(10)) == 1
+    assert ask(db, conclude(10)).taken == 1
     assert row(db, "feed", "next_at, failures, succeeded_at") == (None, 0, None)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from rota.postgres.query import Query, many, one, scalar, statement
 from rota.schedules.misfire import Misfire
 
 __all__ = [
+    "Concluded",
     "DueSchedule",
     "Fired",
     "Horizon",
@@ -185,15 +186,19 @@ def look_ahead() -> Query[Horizon]:
     return LOOK_AHEAD.query(read=one(Horizon))
 
 
-CONCLUDE = statement("conclude_schedules", "select {schema}.conclude_schedules(%(most)s)")
+class Concluded(NamedTuple):
+    """How many ends were looked at, and how many runs, by name, do not follow since one was under way."""
+
+    taken: int
+    skipped: Mapping[str, int]
 
 
-def conclude(most: int) -> Query[int]:
-    """Draw conclusions from runs that ended: children that follow, pauses that begin, runs whose turn it is.
+CONCLUDE = statement("conclude_schedules", "select taken, skipped from {schema}.conclude_schedules(%(most)s)")
 
-    Returns how many were looked at.
-    """
-    return CONCLUDE.query({"most": most}, read=scalar)
+
+def conclude(most: int) -> Query[Concluded]:
+    """Draw conclusions from runs that ended: children that follow, pauses that begin, runs whose turn it is."""
+    return CONCLUDE.query({"most": most}, read=lambda rows: Concluded._make(rows[0]))
 
 
 PRUNE = statement("prune_slots", "select {schema}.prune_slots(%(most)s)")

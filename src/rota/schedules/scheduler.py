@@ -188,9 +188,16 @@ class Scheduler:
             if horizon.due_in is not None and horizon.due_in <= 0:
                 done += await self._give_out(session)
             if horizon.ends:
-                done += await session.run(conclude(2 * _BATCH))
+                done += await self._conclude(session)
             if not done:
                 return horizon
+
+    async def _conclude(self, session: Session) -> int:
+        """Draw conclusions from what has ended; returns from how much."""
+        concluded = await session.run(conclude(2 * _BATCH))
+        for name, slots in concluded.skipped.items():
+            self._facts.emit(ScheduleSkipped(name, slots))
+        return concluded.taken
 
     async def _give_out(self, session: Session) -> int:
         """Give out what is due; returns how many schedules have moved on."""

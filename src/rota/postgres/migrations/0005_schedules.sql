@@ -396,14 +396,17 @@ begin
 end
 $fire$;
 
--- Lets waiting runs of these schedules begin whose turn has come, so many; whoever calls it has locked them.
-create function {schema}.release_slots(names text[], most integer) returns void
+-- Lets waiting runs of these schedules begin whose turn has come, so many; whoever calls it has locked them. Returns how many
+-- were left out, by name: an event that came while a run was under way waits for nothing where overlap is to be skipped. That is
+-- decided here and not when it is emitted, as whoever emits locks nothing.
+create function {schema}.release_slots(names text[], most integer) returns jsonb
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $release_slots$
 declare
     given bigint[];
     behind text[];
+    skipped jsonb;
 begin
     select
         array_agg(waiting.id) filter (where waiting.turn <= most),
@@ -428,13 +431,35 @@ begin
         perform {schema}.put_slots(given);
     end if;
     insert into {schema}.schedule_ends (schedule, outcome) select later.name, 'none' from unnest(behind) as later(name);
+    with gone as (
+        delete from {schema}.slots as slot
+        using unnest(names) as ours(name)
+        join {schema}.schedules as known on known.name = ours.name
+        where known.kind = 'event'
+          and known.overlap = 'skip'
+          and known.paused_at is null
+          and not known.name = any (coalesce(behind, '{}'))
+          and slot.schedule = known.name
+          and slot.job_id is null
+          and slot.cause = 'event'
+        returning slot.schedule
+    ), counted as (
+        update {schema}.schedules as known
+        set skipped = known.skipped + many.slots
+        from (select gone.schedule, count(*) as slots from gone group by gone.schedule) as many
+        where known.name = many.schedule
+        returning known.name, many.slots
+    )
+    select jsonb_object_agg(counted.name, counted.slots) into skipped from counted;
+    return coalesce(skipped, '{}');
 end
 $release_slots$;
 
 -- Draws conclusions from runs that ended: what their schedules have come to, which children follow, when a pause is over, and
 -- which of the runs that wait may begin.
--- Returns how many it has taken. What concerns a row that someone has locked is left for later, so that nobody waits for it.
-create function {schema}.conclude_schedules(most integer) returns integer
+-- Returns how many it has taken, and how many runs are left out for it, by name. What concerns a row that someone has locked is
+-- left for later, so that nobody waits for it.
+create function {schema}.conclude_schedules(most integer, out taken integer, out skipped jsonb)
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $conclude_schedules$
@@ -443,6 +468,8 @@ declare
     ours text[];
     eaten jsonb;
 begin
+    taken := 0;
+    skipped := '{}';
     -- so many that no round takes long, however many follow each of them
     select jsonb_agg(to_jsonb(few) order by few.id) into ends
     from (
@@ -463,7 +490,7 @@ begin
         where many.before <= 10000
     ) as few;
     if ends is null then
-        return 0;
+        return;
     end if;
 
     select array_agg(locked.name) into ours
@@ -501,8 +528,9 @@ begin
           )
       );
     if ends is null then
-        return 0;
+        return;
     end if;
+    taken := jsonb_array_length(ends);
     delete from {schema}.schedule_ends
     where id in (select ended.id from jsonb_to_recordset(ends) as ended(id bigint));
 
@@ -599,25 +627,46 @@ begin
         group by meal.child, meal.turn
     ) as eats;
 
-    with put as (
-        insert into {schema}.slots as slot (schedule, slot_at, cause, parent_job)
-        select eats.child, eats.slot_at, 'after', eats.parent_job
+    with meal as materialized (
+        select
+            eats.child, eats.slot_at, eats.parent_job, eats.turn,
+            child.overlap = 'skip' and (
+                eats.turn > 1
+                or {schema}.is_under_way(eats.child)
+                or exists (select from {schema}.slots as waits where waits.schedule = eats.child and waits.job_id is null)
+            ) as is_skipped
         from jsonb_to_recordset(eaten) as eats(child text, slot_at timestamptz, parent_job bigint, turn bigint)
         join {schema}.schedules as child on child.name = eats.child
         where child.max_runs is null
-           or eats.turn <= child.max_runs - child.runs
-        order by eats.child, eats.turn
+           or case when child.overlap = 'skip' then 1 else eats.turn end <= child.max_runs - child.runs
+    ), put as (
+        insert into {schema}.slots as slot (schedule, slot_at, cause, parent_job)
+        select meal.child, meal.slot_at, 'after', meal.parent_job
+        from meal
+        where not meal.is_skipped
+        order by meal.child, meal.turn
         on conflict do nothing
         returning slot.schedule, slot.slot_at
+    ), told as (
+        update {schema}.schedules as known
+        set runs = known.runs + each.runs,
+            last_slot = greatest(known.last_slot, each.last_slot),
+            skipped = known.skipped + each.skipped
+        from (
+            select one.name, count(one.slot_at) as runs, max(one.slot_at) as last_slot, count(*) - count(one.slot_at) as skipped
+            from (
+                select put.schedule, put.slot_at from put
+                union all
+                select meal.child, null from meal where meal.is_skipped
+            ) as one(name, slot_at)
+            group by one.name
+        ) as each
+        where known.name = each.name
+        returning known.name, each.skipped
     )
-    update {schema}.schedules as known
-    set runs = known.runs + told.runs,
-        last_slot = greatest(known.last_slot, told.last_slot)
-    from (select put.schedule, count(*) as runs, max(put.slot_at) as last_slot from put group by put.schedule) as told
-    where known.name = told.schedule;
+    select coalesce(jsonb_object_agg(told.name, told.skipped) filter (where told.skipped > 0), '{}') into skipped from told;
 
-    perform {schema}.release_slots(ours, most);
-    return jsonb_array_length(ends);
+    skipped := skipped || {schema}.release_slots(ours, most);
 end
 $conclude_schedules$;
 
