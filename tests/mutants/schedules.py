@@ -154,8 +154,8 @@ MUTANTS = [
     Mutant(
         "conclusions that wait for a lock",
         "postgres/migrations/0005_schedules.sql",
-        "        order by known.name\n        for no key update skip locked\n",
-        "        order by known.name\n        for no key update\n",
+        "            order by known.name\n            for no key update skip locked\n",
+        "            order by known.name\n            for no key update\n",
         HINDRANCES,
     ),
     Mutant(

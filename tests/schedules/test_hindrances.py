@@ -179,6 +179,31 @@ async def test_rows_that_someone_has_locked_hold_up_no_others_and_are_not_asked_
     assert asked < 150
 
 
+def test_what_a_locked_schedule_has_ended_holds_up_no_other_however_much_it_is(db: Db, direct_database: str) -> None:
+    for name in ("locked", "parent", "healthy"):
+        add(db, name)
+    add(db, "child", kind="after", overlap="queue", after=("parent",))
+    for name, ends in (("locked", 30), ("parent", 30), ("healthy", 25), ("locked", 5)):
+        db.execute(
+            "insert into rota.schedule_ends (schedule, job_id, outcome) "
+            "select %s, i, case when i %% 2 = 0 then 'succeeded' else 'dead' end from generate_series(1, %s) as i",
+            [name, ends],
+        )
+    with psycopg.connect(direct_database) as other:
+        other.execute("update rota.schedules set note = 'x' where name in ('locked', 'child')")
+        taken = [ask(db, conclude(10)).taken for _ in range(4)]
+
+        # nor is any of theirs taken before what they had ended earlier
+        assert taken == [10, 10, 5, 0]
+        left = db.execute("select schedule, count(*) from rota.schedule_ends group by 1 order by 1").fetchall()
+        assert left == [("locked", 35), ("parent", 30)]
+
+    while ask(db, conclude(10)).taken:
+        pass
+    assert row(db, "locked", "failures") == (1,)
+    assert row(db, "child", "runs") == (15,)
+
+
 async def test_a_run_that_someone_wants_later_leaves_out_no_slot(rota_app: TestRota, db: Db) -> None:
     await rota_app.schedules.put("tick", task="noop", every="1m")
     await rota_app.schedules.put("pause", task="noop", every="1m", counted_from="end")

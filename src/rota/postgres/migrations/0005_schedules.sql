@@ -466,70 +466,77 @@ as $conclude_schedules$
 declare
     ends jsonb;
     ours text[];
+    held text[];
+    without text[] := '{}';
     eaten jsonb;
 begin
     taken := 0;
     skipped := '{}';
-    -- so many that no round takes long, however many follow each of them
-    select jsonb_agg(to_jsonb(few) order by few.id) into ends
-    from (
-        select many.*
+    loop
+        -- so many that no round takes long, however many follow each of them
+        select jsonb_agg(to_jsonb(few) order by few.id) into ends
         from (
-            select next.*, sum(1 + next.children) over (order by next.id) - next.children as before
+            select many.*
             from (
-                select
-                    ended.id, ended.schedule, ended.job_id, ended.slot_at, ended.outcome, ended.ended_at,
-                    case when ended.outcome = 'succeeded' then (
-                        select count(*) from {schema}.schedule_parents as edge where edge.parent = ended.schedule
-                    ) else 0 end as children
+                select next.*, sum(1 + next.children) over (order by next.id) - next.children as before
                 from (
-                    select * from {schema}.schedule_ends order by id limit most for update skip locked
-                ) as ended
-            ) as next
-        ) as many
-        where many.before <= 10000
-    ) as few;
-    if ends is null then
-        return;
-    end if;
+                    select
+                        ended.id, ended.schedule, ended.job_id, ended.slot_at, ended.outcome, ended.ended_at,
+                        case when ended.outcome = 'succeeded' then (
+                            select count(*) from {schema}.schedule_parents as edge where edge.parent = ended.schedule
+                        ) else 0 end as children
+                    from (
+                        select *
+                        from {schema}.schedule_ends as told
+                        where not told.schedule = any (without)
+                        order by told.id
+                        limit most
+                        for update skip locked
+                    ) as ended
+                ) as next
+            ) as many
+            where many.before <= 10000
+        ) as few;
+        if ends is null then
+            return;
+        end if;
 
-    select array_agg(locked.name) into ours
-    from (
-        select known.name
-        from {schema}.schedules as known
-        where known.name in (
-            select ended.schedule from jsonb_to_recordset(ends) as ended(schedule text)
-            union
-            select edge.child
-            from jsonb_to_recordset(ends) as ended(schedule text, outcome text)
-            join {schema}.schedule_parents as edge on edge.parent = ended.schedule
-            where ended.outcome = 'succeeded'
+        select array_agg(locked.name) into ours
+        from (
+            select known.name
+            from {schema}.schedules as known
+            where known.name in (
+                select ended.schedule from jsonb_to_recordset(ends) as ended(schedule text)
+                union
+                select edge.child
+                from jsonb_to_recordset(ends) as ended(schedule text, outcome text)
+                join {schema}.schedule_parents as edge on edge.parent = ended.schedule
+                where ended.outcome = 'succeeded'
+            )
+            order by known.name
+            for no key update skip locked
+        ) as locked;
+
+        -- those that someone has locked, or a child of theirs: all that they have ended waits, so that it is concluded in order
+        select array_agg(distinct ended.schedule) into held
+        from jsonb_to_recordset(ends) as ended(schedule text, outcome text)
+        where (
+            not ended.schedule = any (coalesce(ours, '{}'))
+            and exists (select from {schema}.schedules as known where known.name = ended.schedule)
         )
-        order by known.name
-        for no key update skip locked
-    ) as locked;
-
-    -- all whose rows we have, or that are gone
-    select jsonb_agg(to_jsonb(ended) order by ended.id) into ends
-    from jsonb_to_recordset(ends) as ended(
-        id bigint, schedule text, job_id bigint, slot_at timestamptz, outcome text, ended_at timestamptz
-    )
-    where (
-        ended.schedule = any (ours)
-        or not exists (select from {schema}.schedules as known where known.name = ended.schedule)
-    )
-      and (
-          ended.outcome <> 'succeeded'
-          or not exists (
-              select
-              from {schema}.schedule_parents as edge
-              where edge.parent = ended.schedule
-                and not edge.child = any (coalesce(ours, '{}'))
-          )
-      );
-    if ends is null then
-        return;
-    end if;
+           or (
+               ended.outcome = 'succeeded'
+               and exists (
+                   select
+                   from {schema}.schedule_parents as edge
+                   where edge.parent = ended.schedule
+                     and not edge.child = any (coalesce(ours, '{}'))
+               )
+           );
+        exit when held is null;
+        -- however much they have ended, others find room
+        without := without || held;
+    end loop;
     taken := jsonb_array_length(ends);
     delete from {schema}.schedule_ends
     where id in (select ended.id from jsonb_to_recordset(ends) as ended(id bigint));
