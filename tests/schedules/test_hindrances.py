@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
@@ -326,6 +326,45 @@ async def test_what_waits_for_a_schedule_that_is_gone_is_forgotten(rota_app: Tes
     await until(lambda: db.execute("select count(*) from rota.slots").fetchone() == (0,))
     rota_app.stop()
     await working
+
+
+async def test_a_pace_that_leaves_no_rest_leaves_time_for_all_else(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_room, "_BATCH", 10)
+    for number in range(15):
+        add(db, f"tick-{number}", every="1ms", due_in=0, misfire_limit=1, misfire_grace="0", max_runs=1_000_000)
+    db.execute("insert into rota.slots (schedule, slot_at, cause) values ('gone', rota.now(), 'event')")
+    add(db, "gone-too")
+    working = asyncio.create_task(rota_app.work(queues=["others"]))
+    await until(lambda: len(runs(db, "tick-14")) > 0)
+    db.execute("insert into rota.schedule_ends (schedule, job_id, outcome) values ('gone-too', 1, 'succeeded')")
+
+    await until(lambda: waiting(db, "gone") == 0 and row(db, "gone-too", "succeeded_at") != (None,))
+    rota_app.stop()
+    await working
+
+
+async def test_conclusions_are_drawn_between_the_pages_of_what_is_due(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_room, "_BATCH", 10)
+    db.execute(
+        "insert into rota.schedules (name, task, kind, every, next_slot, next_at) "
+        "select 'due-' || i, 'noop', 'every', '1h', at, at from generate_series(1, 25) as i, rota.now() as at"
+    )
+    db.execute("insert into rota.schedule_ends (schedule, outcome) select 'due-1', 'none' from generate_series(1, 95)")
+    left: list[tuple[int]] = []
+    given = scheduler_room.fire
+
+    def fire(plans: Any) -> Any:
+        left.extend(db.execute("select count(*) from rota.schedule_ends").fetchall())
+        return given(plans)
+
+    monkeypatch.setattr(scheduler_room, "fire", fire)
+    await rota_app.drain(queues=["others"])
+
+    assert left == [(95,), (0,), (0,)]
 
 
 @pytest.mark.parametrize("due", [1000, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(120)])])

@@ -64,6 +64,7 @@ _TIDY_SECONDS = 60.0
 # How long a plan is waited for when the database is away.
 _AWAY_SECONDS = 0.5
 _LOCKED_SECONDS = 0.25
+_CONCLUDE_SECONDS = 0.25
 # Slots that one statement gives out, about.
 _BATCH_SLOTS = 5000
 _PRUNED = 5000
@@ -125,7 +126,7 @@ class Scheduler:
             while True:
                 self._woken.clear()
                 try:
-                    horizon = await self._catch_up(session)
+                    horizon, done = await self._round(session)
                     await self._tidy(session)
                 except DatabaseUnavailable as error:
                     if not away:
@@ -137,6 +138,8 @@ class Scheduler:
                 if away:
                     self._facts.emit(DatabaseBack("schedules"))
                 away = False
+                if done:  # there may be more
+                    continue
                 pause = _POLL_SECONDS if self._hears() else _POLL_DEAF_SECONDS
                 pause = min(pause, max(0.0, self._tidy_at - boottime()))
                 if horizon.due_in is not None:
@@ -165,7 +168,8 @@ class Scheduler:
                     return
                 session = self._session()
                 try:
-                    await self._catch_up(session)
+                    while (await self._round(session))[1]:
+                        pass
                 finally:
                     await session.close()
                 return
@@ -180,30 +184,37 @@ class Scheduler:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
 
-    async def _catch_up(self, session: Session) -> Horizon:
-        """Do all that can be done; returns what comes next. What someone has locked is left for another time."""
-        while True:
-            horizon = await session.run(look_ahead())
-            done = 0
-            if horizon.due_in is not None and horizon.due_in <= 0:
-                done += await self._give_out(session)
-            if horizon.ends:
-                done += await self._conclude(session)
-            if not done:
-                return horizon
+    async def _round(self, session: Session) -> tuple[Horizon, int]:
+        """Give out what is due by now, and draw conclusions; returns what was to be done, and how much of it is.
+
+        What someone has locked is left for another time, and so is what becomes due meanwhile: with very short paces that
+        never ends, and there is more to do than to give out.
+        """
+        horizon = await session.run(look_ahead())
+        done = 0
+        if horizon.due_in is not None and horizon.due_in <= 0:
+            done += await self._give_out(session, self._until or horizon.now)
+        if horizon.ends:
+            done += await self._conclude(session)
+        return horizon, done
 
     async def _conclude(self, session: Session) -> int:
-        """Draw conclusions from what has ended; returns from how much."""
-        concluded = await session.run(conclude(2 * _BATCH))
-        for name, slots in concluded.skipped.items():
-            self._facts.emit(ScheduleSkipped(name, slots))
-        return concluded.taken
+        """Draw conclusions from what has ended, for a moment, as slots come due meanwhile; returns from how much."""
+        done = 0
+        until = boottime() + _CONCLUDE_SECONDS
+        while True:
+            concluded = await session.run(conclude(2 * _BATCH))
+            for name, slots in concluded.skipped.items():
+                self._facts.emit(ScheduleSkipped(name, slots))
+            done += concluded.taken
+            if not concluded.taken or boottime() > until:
+                return done
 
-    async def _give_out(self, session: Session) -> int:
-        """Give out what is due; returns how many schedules have moved on."""
+    async def _give_out(self, session: Session, until: datetime) -> int:
+        """Give out what was due by then; returns how much has moved on."""
         moved = 0
         last: DueSchedule | None = None
-        while due := await session.run(find_due(_BATCH, last, self._until)):
+        while due := await session.run(find_due(_BATCH, last, until)):
             last = due[-1]
             plans: list[tuple[DueSchedule, Plan]] = []
             slots = 0
@@ -219,6 +230,8 @@ class Scheduler:
             moved += await self._fire(session, plans)
             if len(due) < _BATCH:
                 break
+            # as many end as are given out: what follows from them does not wait for the last page
+            moved += await self._conclude(session)
         return moved
 
     async def _fire(self, session: Session, plans: Sequence[tuple[DueSchedule, Plan]]) -> int:
