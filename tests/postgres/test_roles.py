@@ -194,8 +194,18 @@ async def test_who_looks_can_change_nothing(roles: Roles) -> None:
 def test_what_runs_with_the_rights_of_its_owner_is_open_to_nobody_by_default(rota_database: str) -> None:
     with psycopg.connect(rota_database) as db:
         found = db.execute(
-            "select proname from pg_proc where pronamespace = 'rota'::regnamespace and prosecdef and prorettype <> 'trigger'::regtype "
+            "select proname from pg_proc where pronamespace = 'rota'::regnamespace and prosecdef "
             "and has_function_privilege('public', oid, 'execute') order by 1"
         ).fetchall()
 
     assert found == []
+
+
+def test_nobody_tells_of_ends_that_never_were_by_a_trigger_on_a_table_of_their_own(roles: Roles) -> None:
+    with psycopg.connect(roles.as_role("enqueue")) as db:
+        db.execute("create temp table forged (id bigint, schedule text, slot_at timestamptz)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="note_schedule_end"):
+            db.execute(
+                "create trigger forge after insert on forged for each row "  # type: ignore[arg-type]
+                f"execute function {roles.schema}.note_schedule_end('succeeded')"
+            )

@@ -168,6 +168,9 @@ begin
 end
 $note_schedule_end$;
 
+-- a trigger needs no such right to run, whoever made it does: on a table of their own anyone could tell of ends that never were
+revoke execute on function {schema}.note_schedule_end() from public;
+
 create trigger schedule_succeeded after insert on {schema}.history
     for each row when (new.schedule is not null and new.state = 'succeeded')
     execute function {schema}.note_schedule_end('succeeded');
