@@ -9,7 +9,7 @@ import pytest
 from tests.jobs.statements import ask
 from tests.schedules.rows import Db, add, row, runs, waiting
 
-from rota.facts import ScheduleSkipped
+from rota.facts import ScheduleMissed, ScheduleSkipped
 from rota.schedules.due import conclude
 from rota.testing import TestRota
 
@@ -79,6 +79,25 @@ async def test_successes_that_come_while_the_child_runs_are_left_out_wait_or_run
     succeed(db, "parent", 6)
     await rota_app.drain()
     assert row(db, "child", "runs, skipped") == (6 - skipped, skipped)
+
+
+async def test_a_parent_that_others_never_match_fills_no_table(rota_app: TestRota, db: Db) -> None:
+    for name in ("fast", "slow"):
+        add(db, name)
+    add(db, "child", kind="after", overlap="queue", after=("fast", "slow"))
+    add(db, "alone", kind="after", overlap="queue", after=("fast",))
+    with rota_app.facts.recorded(ScheduleMissed) as told:
+        for start in (1, 701, 1401):
+            succeed(db, "fast", *range(start, start + 700))
+            await rota_app.drain(queues=["others"])
+    assert told == [ScheduleMissed("child", 400), ScheduleMissed("child", 700)]
+    assert (await rota_app.schedules.get("child")).missed == 1100
+
+    succeed(db, "slow", 9000)
+    await rota_app.drain(queues=["others"])
+    assert db.execute("select min(job_id), count(*) from rota.schedule_feed").fetchone() == (1102, 999)
+    assert row(db, "child", "runs, missed") == (1, 1100)
+    assert row(db, "alone", "runs, missed") == (2100, 0)
 
 
 def test_a_child_that_has_had_its_runs_leaves_nothing_out(db: Db) -> None:

@@ -187,13 +187,17 @@ def look_ahead() -> Query[Horizon]:
 
 
 class Concluded(NamedTuple):
-    """How many ends were looked at, and how many runs, by name, do not follow since one was under way."""
+    """How many ends were looked at.
+
+    By name, how many runs do not follow: since one was under way, or since another parent never gave as much.
+    """
 
     taken: int
     skipped: Mapping[str, int]
+    missed: Mapping[str, int]
 
 
-CONCLUDE = statement("conclude_schedules", "select taken, skipped from {schema}.conclude_schedules(%(most)s)")
+CONCLUDE = statement("conclude_schedules", "select taken, skipped, missed from {schema}.conclude_schedules(%(most)s)")
 
 
 def conclude(most: int) -> Query[Concluded]:

@@ -206,6 +206,8 @@ class Scheduler:
             concluded = await session.run(conclude(2 * _BATCH))
             for name, slots in concluded.skipped.items():
                 self._facts.emit(ScheduleSkipped(name, slots))
+            for name, slots in concluded.missed.items():
+                self._facts.emit(ScheduleMissed(name, slots))
             done += concluded.taken
             if not concluded.taken or boottime() > until:
                 return done

@@ -17,7 +17,6 @@ from rota.schedules.store import beyond
 
 __all__ = ["STATES", "Schedule", "get_schedule", "list_schedules"]
 
-_MOST_COUNTED = 1000
 STATES = ("active", "waiting", "paused", "broken", "ended")
 
 
@@ -64,7 +63,8 @@ class Schedule:
     last_slot: datetime | None
     last_job: JobId | None
     runs: int
-    #: slots left out since a run was under way or someone skipped them; and those nobody was there to give out
+    #: slots left out since a run was under way or someone skipped them; and those nobody was there to give out, or that another
+    #: parent never matched
     skipped: int
     missed: int
     succeeded_at: datetime | None
@@ -129,11 +129,8 @@ _COLUMNS = """
             select jsonb_agg(jsonb_build_object(
                 'name', edge.parent, 'state', parent.state, 'failures', parent.failures, 'fed', (
                     select count(*)
-                    from (
-                        select from {schema}.schedule_feed as feed
-                        where feed.child = edge.child and feed.parent = edge.parent
-                        limit __most__
-                    ) as unused
+                    from {schema}.schedule_feed as feed
+                    where feed.child = edge.child and feed.parent = edge.parent
                 )
             ) order by edge.parent)
             from {schema}.schedule_parents as edge
@@ -147,7 +144,7 @@ _COLUMNS = """
         known.redact
     from (
         select known.*, (__state__) as state from {schema}.schedules as known
-""".replace("__state__", _STATE).replace("__most__", str(_MOST_COUNTED))
+""".replace("__state__", _STATE)
 
 GET = statement("get_schedule", _COLUMNS + "where known.name = %(name)s ) as known")
 
@@ -260,8 +257,7 @@ def _awaits(schedule: Schedule) -> str:
 
 def _gave(parent: dict[str, Any]) -> str:
     """What of a parent is kept until the others have as much to give."""
-    most = " or more" if parent["fed"] == _MOST_COUNTED else ""
-    return f"{parent['fed']}{most} success(es) of {parent['name']!r} wait for that"
+    return f"{parent['fed']} success(es) of {parent['name']!r} wait for that"
 
 
 def _hindered(parent: dict[str, Any]) -> str | None:

@@ -460,9 +460,9 @@ $release_slots$;
 
 -- Draws conclusions from runs that ended: what their schedules have come to, which children follow, when a pause is over, and
 -- which of the runs that wait may begin.
--- Returns how many it has taken, and how many runs are left out for it, by name. What concerns a row that someone has locked is
--- left for later, so that nobody waits for it.
-create function {schema}.conclude_schedules(most integer, out taken integer, out skipped jsonb)
+-- Returns how many it has taken, and by name how many runs are left out for it, and how many successes of parents are given up.
+-- What concerns a row that someone has locked is left for later, so that nobody waits for it.
+create function {schema}.conclude_schedules(most integer, out taken integer, out skipped jsonb, out missed jsonb)
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $conclude_schedules$
@@ -475,6 +475,7 @@ declare
 begin
     taken := 0;
     skipped := '{}';
+    missed := '{}';
     loop
         -- so many that no round takes long, however many follow each of them
         select jsonb_agg(to_jsonb(few) order by few.id) into ends
@@ -636,6 +637,39 @@ begin
         from meal
         group by meal.child, meal.turn
     ) as eats;
+
+    -- what one parent gives and another never matches would pile up for ever
+    with surplus as (
+        delete from {schema}.schedule_feed as feed
+        using (
+            select edge.child, edge.parent, (
+                select kept.job_id
+                from {schema}.schedule_feed as kept
+                where kept.child = edge.child
+                  and kept.parent = edge.parent
+                order by kept.job_id desc
+                offset 1000
+                limit 1
+            ) as last
+            from (
+                select distinct told.schedule
+                from jsonb_to_recordset(ends) as told(schedule text, outcome text)
+                where told.outcome = 'succeeded'
+            ) as ended
+            join {schema}.schedule_parents as edge on edge.parent = ended.schedule
+        ) as pile
+        where feed.child = pile.child
+          and feed.parent = pile.parent
+          and feed.job_id <= pile.last
+        returning feed.child
+    ), counted as (
+        update {schema}.schedules as known
+        set missed = known.missed + many.successes
+        from (select surplus.child, count(*) as successes from surplus group by surplus.child) as many
+        where known.name = many.child
+        returning known.name, many.successes
+    )
+    select coalesce(jsonb_object_agg(counted.name, counted.successes), '{}') into missed from counted;
 
     with meal as materialized (
         select
