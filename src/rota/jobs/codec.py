@@ -82,7 +82,13 @@ def is_coded(text: str) -> bool:
 def decoded(codec: Codec | None, text: str) -> Any:
     """What was stored, whether or not a codec was in use then. Raises InvalidArguments."""
     if not is_coded(text):
-        return read_json(text)
+        try:
+            return read_json(text)
+        except (ValueError, RecursionError) as error:  # written by SQL
+            raise InvalidArguments(
+                f"A stored payload cannot be read ({brief(error)}): it is nested too deeply, or has too long a number. "
+                "Whoever wrote it there must mend it."
+            ) from error
     if codec is None:
         raise InvalidArguments(
             "This payload was stored by a codec, and this app has none: give it the same one with Rota(codec=...)."

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rota.postgres.query import Query, many, one, scalar, statement
 from rota.schedules.misfire import Misfire
@@ -62,7 +62,8 @@ class DueSchedule(NamedTuple):
     end_at: datetime | None
     max_runs: int | None
     jitter: timedelta
-    exclude: str | None
+    #: JSON text where it was read to be given out; what it says where someone puts something else in its place
+    exclude: Any
     misfire: Misfire
     misfire_grace: timedelta
     misfire_limit: int

@@ -42,7 +42,7 @@ def _planned(due: DueSchedule) -> Plan:
             "overlap": due.dst_overlap,
             "start_at": due.start_at,
             "end_at": due.end_at,
-            "exclude": None if due.exclude is None else json.loads(due.exclude),
+            "exclude": json.loads(due.exclude) if isinstance(due.exclude, str) else due.exclude,
         },
         due.name,
     )

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from rota.jobs.conversion.plain import read_json
 from rota.postgres.keys import lock_key
 from rota.postgres.query import Query, Row, nothing, statement
 from rota.schedules.misfire import Misfire
@@ -25,6 +26,7 @@ __all__ = [
     "lock_definitions",
     "lock_rows",
     "read_rows",
+    "readable_json",
     "write_rows",
 ]
 
@@ -145,7 +147,7 @@ READ_ROWS = statement(
         known.name, known.revision, known.task, known.args::text, known.version, known.queue, known.priority, known.key,
         known.tags, known.redact, known.retention, known.lost_limit, known.kind, known.cron, known.every, known.delay,
         known.at, known.event, known.tz, known.anchor, known.dst_gap, known.dst_overlap, known.start_at, known.end_at,
-        known.max_runs, known.jitter, known.exclude, known.misfire, known.misfire_grace, known.misfire_limit,
+        known.max_runs, known.jitter, known.exclude::text, known.misfire, known.misfire_grace, known.misfire_limit,
         known.overlap, known.dormant, known.note, known.next_slot, known.next_at, known.last_slot, known.runs,
         known.paused_at, known.problem, known.owner, known.digest, known.digests,
         coalesce(known.checked = {schema}.digest_of_call(known.task, known.version, known.args), false),
@@ -176,10 +178,18 @@ def _stored(rows: Sequence[Row]) -> dict[str, StoredSchedule]:
             tags=tuple(row.tags or ()),
             redact=tuple(row.redact or ()),
             parents=tuple(row.parents),
-            exclude=row.exclude or None,
+            exclude=readable_json(row.exclude) or None,
         )
         for row in found
     }
+
+
+def readable_json(text: str | None) -> Any:
+    """What a column says. PostgreSQL holds JSON that Python cannot read: one such row must not hide the others."""
+    try:
+        return None if text is None else read_json(text)
+    except (ValueError, RecursionError):
+        return "unreadable"
 
 
 # One JSON array, however many: what it says of each takes the place of all that was said before.

@@ -8,12 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rota.errors import ConfigurationError
-from rota.jobs.conversion.plain import read_json
 from rota.jobs.job import JobId, Owner
 from rota.jobs.redact import shown_args
 from rota.postgres.query import Query, Row, statement
 from rota.schedules.definition import timing_of
-from rota.schedules.store import beyond
+from rota.schedules.store import beyond, readable_json
 
 __all__ = ["STATES", "Schedule", "get_schedule", "list_schedules"]
 
@@ -110,7 +109,7 @@ _COLUMNS = """
     select
         known.name, known.task, known.args::text, known.version, known.queue, known.priority, known.key, known.tags,
         known.kind, known.cron, known.every, known.at, known.event, known.tz, known.anchor, known.dst_gap,
-        known.dst_overlap, known.start_at, known.end_at, known.max_runs, known.jitter, known.exclude, known.misfire,
+        known.dst_overlap, known.start_at, known.end_at, known.max_runs, known.jitter, known.exclude::text, known.misfire,
         known.misfire_grace, known.misfire_limit, known.overlap, known.dormant, known.note, known.state, known.next_slot,
         known.next_at, known.last_slot, known.last_job, known.runs, known.skipped, known.missed, known.succeeded_at,
         known.failed_at, known.failures, known.paused_at, known.paused_by, known.problem, known.owner,
@@ -197,7 +196,8 @@ def _schedule(row: Row, app: Owner | None) -> Schedule:
     # behind a pooler the session has the time zone of the server
     times = (each.astimezone(UTC) if isinstance(each, datetime) else each for each in parts)
     told: dict[str, Any] = dict(zip(Schedule.__dataclass_fields__, times, strict=False))
-    told["args"] = shown_args(app, told["task"], read_json(told["args"]), redact)
+    told["args"] = shown_args(app, told["task"], readable_json(told["args"]), redact)
+    told["exclude"] = readable_json(told["exclude"])
     told["tags"] = tuple(told["tags"] or ())
     parents = above or []
     schedule = Schedule(**told, parents=tuple(parent["name"] for parent in parents), _above=parents)
