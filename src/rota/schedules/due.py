@@ -311,9 +311,8 @@ FIND_UNKNOWN = statement(
     """
     select asked.task
     from unnest(%(tasks)s::text[]) as asked(task)
-    where not exists (
-        select from {schema}.members as member where member.ended_at is null and member.work -> 'tasks' ? asked.task
-    )
+    left join {schema}.live_names('tasks') as known on known.name = asked.task
+    where known.name is null
     """,
 )
 

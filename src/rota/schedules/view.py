@@ -113,14 +113,7 @@ _COLUMNS = """
         known.misfire_grace, known.misfire_limit, known.overlap, known.dormant, known.note, known.state, known.next_slot,
         known.next_at, known.last_slot, known.last_job, known.runs, known.skipped, known.missed, known.succeeded_at,
         known.failed_at, known.failures, known.paused_at, known.paused_by, known.problem, known.owner,
-        case when known.digest is not null then exists (
-            select from {schema}.members as member
-            where member.ended_at is null and member.work -> 'schedules' ? known.name
-        ) end,
-        exists (
-            select from {schema}.members as member
-            where member.ended_at is null and member.work -> 'tasks' ? known.task
-        ),
+        case when known.digest is not null then __declared__ end, __has_worker__,
         known.revision, known.created_at, known.updated_at,
         (select count(*) from {schema}.slots as slot where slot.schedule = known.name and slot.job_id is null),
         (select count(*) from {schema}.jobs as job where job.schedule = known.name),
@@ -145,7 +138,23 @@ _COLUMNS = """
         select known.*, (__state__) as state from {schema}.schedules as known
 """.replace("__state__", _STATE)
 
-GET = statement("get_schedule", _COLUMNS + "where known.name = %(name)s ) as known")
+# Of one it is cheap to ask each live process; of many, what they know is read once.
+_ONE = _COLUMNS.replace(
+    "__declared__",
+    """
+    exists (select from {schema}.members as member where member.ended_at is null and member.work -> 'schedules' ? known.name)
+    """,
+).replace(
+    "__has_worker__",
+    """
+    exists (select from {schema}.members as member where member.ended_at is null and member.work -> 'tasks' ? known.task)
+    """,
+)
+_MANY = _COLUMNS.replace("__declared__", "declared.name is not null").replace(
+    "__has_worker__", "has_worker.name is not null"
+)
+
+GET = statement("get_schedule", _ONE + "where known.name = %(name)s ) as known")
 
 
 def get_schedule(name: str, app: Owner | None) -> Query[Schedule | None]:
@@ -159,12 +168,14 @@ _PAGE = """
         order by known.name
         limit %(limit)s
     ) as known
+    left join {schema}.live_names('schedules') as declared on declared.name = known.name
+    left join {schema}.live_names('tasks') as has_worker on has_worker.name = known.task
     order by known.name
 """.replace("__state__", _STATE)
 
-LIST = statement("list_schedules", _COLUMNS + "where true" + _PAGE)
+LIST = statement("list_schedules", _MANY + "where true" + _PAGE)
 LIST_PREFIX = statement(
-    "list_schedules_with_prefix", _COLUMNS + "where known.name >= %(prefix)s and known.name < %(beyond)s" + _PAGE
+    "list_schedules_with_prefix", _MANY + "where known.name >= %(prefix)s and known.name < %(beyond)s" + _PAGE
 )
 
 

@@ -199,6 +199,19 @@ create trigger schedule_freed after update of paused_at, overlap on {schema}.sch
     )
     execute function {schema}.note_schedule_freed();
 
+-- What live processes know: the names of their `tasks` or `schedules`. What each has to say is long, and is read once here,
+-- however many ask.
+create function {schema}.live_names(what text) returns table (name text)
+    language sql stable rows 1000
+    begin atomic
+        select distinct told.name
+        from {schema}.members as member
+        cross join lateral jsonb_object_keys(
+            case jsonb_typeof(member.work -> live_names.what) when 'object' then member.work -> live_names.what else '{}' end
+        ) as told(name)
+        where member.ended_at is null;
+    end;
+
 -- Whether a run of a schedule is under way: one that someone wants later is not.
 create function {schema}.is_under_way(name text) returns boolean
     language sql stable
