@@ -254,6 +254,23 @@ def test_what_says_that_a_run_may_begin_begins_no_pause(db: Db) -> None:
     assert row(db, "feed", "next_at, failures, succeeded_at") == (None, 0, None)
 
 
+async def test_a_pause_begins_when_the_run_that_waited_has_ended(rota_app: TestRota, db: Db) -> None:
+    rota_app.task(name="noop")(lambda: None)
+    await rota_app.schedules.put("feed", task="noop", every="10m", counted_from="end", overlap="queue")
+    rota_app.advance("9m")
+    await rota_app.schedules.trigger("feed")
+    rota_app.advance("2m")
+    await rota_app.drain(queues=["others"])
+    assert waiting(db, "feed") == 1
+    db.execute("delete from rota.jobs where schedule = 'feed'")
+    db.execute("insert into rota.schedule_ends (schedule, job_id, outcome) values ('feed', 1, 'succeeded')")
+
+    ask(db, conclude(10))
+    assert (waiting(db, "feed"), row(db, "feed", "next_at")) == (0, (None,))
+    await rota_app.drain()
+    assert row(db, "feed", "next_at is not null, runs") == (True, 1)
+
+
 def test_what_waits_for_runs_that_go_on_costs_a_round_nothing(db: Db) -> None:
     db.execute(
         "insert into rota.schedules (name, task, kind, every, overlap) "

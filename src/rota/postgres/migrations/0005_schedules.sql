@@ -577,6 +577,8 @@ begin
                  and (known.max_runs is null or known.runs < known.max_runs)
                  and (known.end_at is null or {schema}.end_of_pause(max(ended.ended_at), known.delay) < known.end_at)
                  and not {schema}.is_under_way(ended.schedule)
+                 -- one that waits for this end has still to run
+                 and not exists (select from {schema}.slots as waits where waits.schedule = ended.schedule and waits.job_id is null)
                 then max(ended.ended_at)
             end as pause_from
         from (
