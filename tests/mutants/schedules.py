@@ -161,7 +161,8 @@ MUTANTS = [
     Mutant(
         "a run for later in the way",
         "postgres/migrations/0005_schedules.sql",
-        "          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= {schema}.now())\n    );",
+        "          and (live.state <> 'queued' or live.attempt > 0 "
+        "or live.due_at <= greatest({schema}.now(), live.created_at))\n    );",
         "    );",
         HINDRANCES,
     ),

@@ -15,7 +15,8 @@ from tests.schedules.rows import Db, add, pages, row, runs, waiting
 
 from rota import Discard, current_job
 from rota.schedules import scheduler as scheduler_room
-from rota.schedules.due import conclude, look_ahead, walk_waiting
+from rota.schedules.due import conclude, find_due, fire, look_ahead, walk_waiting
+from rota.schedules.plan import make_plan
 from rota.testing import TestRota, until
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -269,6 +270,30 @@ async def test_a_pause_begins_when_the_run_that_waited_has_ended(rota_app: TestR
     assert (waiting(db, "feed"), row(db, "feed", "next_at")) == (0, (None,))
     await rota_app.drain()
     assert row(db, "feed", "next_at is not null, runs") == (True, 1)
+
+
+def test_a_run_that_is_younger_than_who_asks_is_under_way(db: Db) -> None:
+    """Its statement began, waited for a lock, and read what was put meanwhile."""
+    add(db, "tick", due_in=-1)
+    wait(db, "waits", live=False)
+    for name in ("tick", "waits"):
+        db.execute(
+            "insert into rota.jobs (task, schedule, created_at, due_at) "
+            "select 'noop', %s, moment, moment from (select rota.now() + interval '1 minute') as its(moment)",
+            [name],
+        )
+        db.execute("insert into rota.schedule_ends (schedule, outcome) values (%s, 'none')", [name])
+
+    (fired,) = ask(db, fire([make_plan(due, lambda _: None) for due in ask(db, find_due(10))]))
+    ask(db, conclude(10))
+    assert (fired.fired, fired.skipped) == (0, 1)
+    assert (runs(db, "waits"), waiting(db, "waits")) == ([], 1)
+
+    db.execute(
+        "update rota.schedules set overlap = 'queue', next_slot = rota.now(), next_at = rota.now() where name = 'tick'"
+    )
+    ask(db, fire([make_plan(due, lambda _: None) for due in ask(db, find_due(10))]))
+    assert (runs(db, "tick"), waiting(db, "tick")) == ([], 1)
 
 
 def test_what_waits_for_runs_that_go_on_costs_a_round_nothing(db: Db) -> None:

@@ -212,14 +212,15 @@ create function {schema}.live_names(what text) returns table (name text)
         where member.ended_at is null;
     end;
 
--- Whether a run of a schedule is under way: one that someone wants later is not.
+-- Whether a run of a schedule is under way: one that someone wants later is not. One for now may be younger than the statement
+-- that asks, which waited for a lock while it was put.
 create function {schema}.is_under_way(name text) returns boolean
     language sql stable
     return exists (
         select
         from {schema}.jobs as live
         where live.schedule = is_under_way.name
-          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= {schema}.now())
+          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= greatest({schema}.now(), live.created_at))
     );
 
 -- When a pause is over: elapsed time, and months by the calendar of UTC, whatever the session's time zone.
@@ -328,7 +329,7 @@ begin
                         select
                         from {schema}.jobs as live
                         where live.schedule = known.name
-                          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= clock)
+                          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= greatest(clock, live.created_at))
                     )
                     or exists (select from {schema}.slots as waits where waits.schedule = known.name and waits.job_id is null)
                 ),
@@ -339,7 +340,7 @@ begin
                     left join {schema}.slots as slot
                       on slot.schedule = live.schedule and slot.slot_at = live.slot_at and slot.cause in ('due', 'backfill')
                     where live.schedule = known.name
-                      and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= clock)
+                      and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= greatest(clock, live.created_at))
                       and slot.cause is distinct from 'backfill'
                 ),
                 known.overlap = 'skip' and exists (
