@@ -191,6 +191,17 @@ async def test_who_looks_can_change_nothing(roles: Roles) -> None:
             await office.adopt()
 
 
+async def test_who_may_not_is_told_which_role_may(roles: Roles) -> None:
+    async with app_of(roles, "read") as office:
+        for refused in (office.schedules.put("s", task="double", args={"n": 1}), office.schedules.pause("s")):
+            with pytest.raises(
+                RotaError,
+                match=f"permission denied for .*Role '{roles.login('read')}' may not .* {roles.schema}_worker to work and "
+                f"to change anything, .*`rota migrate --schema {roles.schema} --roles`",
+            ):
+                await refused
+
+
 def test_what_runs_with_the_rights_of_its_owner_is_open_to_nobody_by_default(rota_database: str) -> None:
     with psycopg.connect(rota_database) as db:
         found = db.execute(
