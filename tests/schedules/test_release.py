@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from tests.jobs.statements import ask
 from tests.schedules.rows import Db, add, pages, row, runs, waiting
 
-from rota import Discard, current_job
+from rota import ConfigurationError, Discard, Rota, current_job
 from rota.schedules import scheduler as scheduler_room
 from rota.schedules.due import conclude, find_due, fire, look_ahead, walk_waiting
 from rota.schedules.plan import make_plan
@@ -319,3 +320,29 @@ def test_what_waits_for_runs_that_go_on_costs_a_round_nothing(db: Db) -> None:
     assert pages(db, look_ahead()) < 60
     assert pages(db, conclude(1000)) < 300
     assert len(runs(db, "waits-8")) == 1
+
+
+async def test_how_often_a_leader_looks_unasked_can_be_said(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_room, "_POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(scheduler_room, "_POLL_DEAF_SECONDS", 3600.0)
+    looks = 0
+    look = scheduler_room.look_ahead
+
+    def counted() -> Any:
+        nonlocal looks
+        looks += 1
+        return look()
+
+    monkeypatch.setattr(scheduler_room, "look_ahead", counted)
+    add(db, "later", due_in=7200)
+    rota_app.settings = replace(rota_app.settings, schedule_poll=timedelta(seconds=0.1))
+    async with at_work(rota_app):
+        await until(lambda: looks > 5)
+
+
+@pytest.mark.parametrize("poll", ["1ms", "2h", "often"])
+def test_how_often_a_leader_looks_is_within_reason(poll: str) -> None:
+    with pytest.raises(ConfigurationError, match="schedule_poll"):
+        Rota("postgresql://nowhere/x", schedule_poll=poll)

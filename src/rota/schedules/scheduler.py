@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from rota.clock import boottime
@@ -56,7 +56,7 @@ __all__ = ["LEADERSHIP", "Scheduler"]
 LEADERSHIP = "rota.scheduler"
 
 _BATCH = 500
-# Between looks while messages arrive: what a lost one may cost. And while they do not.
+# Between looks while messages arrive, unless it is said: what a lost one may cost. And at most while they do not.
 _POLL_SECONDS = 5.0
 _POLL_DEAF_SECONDS = 1.0
 _NEEDED_SECONDS = 60.0
@@ -93,11 +93,13 @@ class Scheduler:
         facts: Facts,
         *,
         hears: Callable[[], bool],
+        poll: timedelta | None = None,
     ) -> None:
         self._database = database
         self._tasks = tasks
         self._facts = facts
         self._hears = hears
+        self._poll = None if poll is None else poll.total_seconds()
         self._woken = asyncio.Event()
         self._checked: dict[str, int] = {}
         self._asked: dict[str, float] = {}
@@ -140,7 +142,9 @@ class Scheduler:
                 away = False
                 if done:  # there may be more
                     continue
-                pause = _POLL_SECONDS if self._hears() else _POLL_DEAF_SECONDS
+                pause = self._poll or _POLL_SECONDS
+                if not self._hears():
+                    pause = min(pause, _POLL_DEAF_SECONDS)
                 pause = min(pause, max(0.0, self._tidy_at - boottime()))
                 if horizon.due_in is not None:
                     # what is due and could not be given out is locked by someone
