@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -14,7 +15,8 @@ from tests.jobs.statements import ask
 from tests.schedules.rows import Db, add, pages, row, runs, waiting
 
 from rota import Retry, Rota
-from rota.facts import ScheduleBroken, ScheduleUnclaimed
+from rota.facts import ScheduleBroken, ScheduleRoundBegan, ScheduleRoundEnded, ScheduleUnclaimed
+from rota.integrations.logging import words
 from rota.postgres.query import Query
 from rota.postgres.session import Session
 from rota.schedules import scheduler as scheduler_room
@@ -252,6 +254,28 @@ def test_successes_of_many_with_many_children_are_used_in_one_go(db: Db) -> None
     assert (waiting(db, "c2"), waiting(db, "c1")) == (49, 19)
     assert row(db, "c2", "runs") == (50,)
     assert db.execute("select parent, count(*) from rota.schedule_feed group by parent").fetchall() == [("a", 3000)]
+
+
+async def test_each_round_is_told_with_what_others_were_faster_at(
+    rota_app: TestRota, db: Db, direct_database: str
+) -> None:
+    add(db, "tick", due_in=-1)
+    add(db, "locked", due_in=-1)
+    db.execute("insert into rota.schedule_ends (schedule, outcome) values ('tick', 'none')")
+    with psycopg.connect(direct_database) as other:
+        other.execute("select from rota.schedules where name = 'locked' for update")
+        with rota_app.facts.recorded(ScheduleRoundBegan, ScheduleRoundEnded) as told:
+            await rota_app.drain(queues=["others"])
+
+    began, ended, *_ = told
+    assert isinstance(began, ScheduleRoundBegan)
+    assert (ended.given_out, ended.elsewhere, ended.ends) == (1, 1, 1)
+    assert len(told) % 2 == 0
+    level, line = words(ended) or (0, "")
+    assert (level, line.partition(" in ")[0]) == (
+        logging.DEBUG,
+        "scheduler: 1 schedule(s) given out, 1 taken, changed or locked by others, 1 end(s) concluded",
+    )
 
 
 async def test_it_is_told_when_no_live_worker_knows_the_task(rota_app: TestRota, db: Db) -> None:

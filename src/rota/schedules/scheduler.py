@@ -23,6 +23,8 @@ from rota.facts import (
     ScheduleBroken,
     ScheduleFired,
     ScheduleMissed,
+    ScheduleRoundBegan,
+    ScheduleRoundEnded,
     ScheduleSkipped,
     ScheduleUnclaimed,
 )
@@ -103,6 +105,7 @@ class Scheduler:
         self._woken = asyncio.Event()
         self._checked: dict[str, int] = {}
         self._asked: dict[str, float] = {}
+        self._elsewhere = 0
         self._tidy_at = 0.0
         self._walked = ""
         self._until: datetime | None = None
@@ -194,13 +197,16 @@ class Scheduler:
         What someone has locked is left for another time, and so is what becomes due meanwhile: with very short paces that
         never ends, and there is more to do than to give out.
         """
+        self._facts.emit(ScheduleRoundBegan())
+        began, self._elsewhere = boottime(), 0
         horizon = await session.run(look_ahead())
-        done = 0
+        moved = ends = 0
         if horizon.due_in is not None and horizon.due_in <= 0:
-            done += await self._give_out(session, self._until or horizon.now)
+            moved, ends = await self._give_out(session, self._until or horizon.now)
         if horizon.ends:
-            done += await self._conclude(session)
-        return horizon, done
+            ends += await self._conclude(session)
+        self._facts.emit(ScheduleRoundEnded(moved, self._elsewhere, ends, boottime() - began))
+        return horizon, moved + ends
 
     async def _conclude(self, session: Session) -> int:
         """Draw conclusions from what has ended, for a moment, as slots come due meanwhile; returns from how much."""
@@ -216,9 +222,9 @@ class Scheduler:
             if not concluded.taken or boottime() > until:
                 return done
 
-    async def _give_out(self, session: Session, until: datetime) -> int:
-        """Give out what was due by then; returns how much has moved on."""
-        moved = 0
+    async def _give_out(self, session: Session, until: datetime) -> tuple[int, int]:
+        """Give out what was due by then; returns how many schedules moved on, and how many ends were concluded meanwhile."""
+        moved = ends = 0
         last: DueSchedule | None = None
         while due := await session.run(find_due(_BATCH, last, until)):
             last = due[-1]
@@ -237,8 +243,8 @@ class Scheduler:
             if len(due) < _BATCH:
                 break
             # as many end as are given out: what follows from them does not wait for the last page
-            moved += await self._conclude(session)
-        return moved
+            ends += await self._conclude(session)
+        return moved, ends
 
     async def _fire(self, session: Session, plans: Sequence[tuple[DueSchedule, Plan]]) -> int:
         if not plans:
@@ -252,6 +258,7 @@ class Scheduler:
                 raise
             return await self._fire_apart(session, plans, error)
         await self._tell(session, {plan.name: (due, plan) for due, plan in plans}, fired)
+        self._elsewhere += len(plans) - len(fired)
         return len(fired)
 
     async def _fire_apart(self, session: Session, plans: Sequence[tuple[DueSchedule, Plan]], error: RotaError) -> int:
