@@ -70,6 +70,7 @@ class Rota:
     database. `pool` is a psycopg pool of yours (or two, one of each colour) for enqueueing; `pool_size` bounds our own.
     `environment` (or ROTA_ENVIRONMENT) is a label such as "production" that a database must not contradict. `codec` makes
     payloads unreadable to others, or keeps them elsewhere. `retention` says how long settled jobs are kept, by class.
+    `schedule_poll` (or ROTA_SCHEDULE_POLL) is how often the scheduler looks although nothing told it to, 5 seconds unless said.
 
     Connections are opened at first use; `async with app:` or `with app:` bounds their life, `close` ends it.
     """
@@ -85,8 +86,16 @@ class Rota:
         lease: Duration | None = None,
         codec: Codec | None = None,
         retention: Mapping[str, Retention | Duration] | None = None,
+        schedule_poll: Duration | None = None,
     ) -> None:
-        settings = read_settings(dsn, schema=schema, environment=environment, pool_size=pool_size, lease=lease)
+        settings = read_settings(
+            dsn,
+            schema=schema,
+            environment=environment,
+            pool_size=pool_size,
+            lease=lease,
+            schedule_poll=schedule_poll,
+        )
         pools = () if pool is None else tuple(pool) if isinstance(pool, Sequence) else (pool,)
         self.facts = Facts()
         self.codec = check_codec(codec)
@@ -157,6 +166,7 @@ class Rota:
                 environment=known.environment,
                 pool_size=known.pool_size,
                 lease=known.lease.lease,
+                schedule_poll=known.schedule_poll,
             ),
             self._pools if dsn is None else (),  # a pool of the user's leads to the database they had
         )
@@ -255,9 +265,8 @@ class Rota:
             self.database,
             self.tasks,
             self.facts,
-            codec=self.codec,
             hears=lambda: place.control.hears,
-            declared=digests,
+            poll=self.settings.schedule_poll,
         )
         worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler)
         work = {

@@ -53,6 +53,8 @@ __all__ = [
     "ScheduleFired",
     "ScheduleMissed",
     "ScheduleOrphaned",
+    "ScheduleRoundBegan",
+    "ScheduleRoundEnded",
     "ScheduleSkipped",
     "ScheduleUnclaimed",
     "SchedulesDeclared",
@@ -140,6 +142,22 @@ class SingletonFailed(Fact):
     epoch: int
     error: BaseException
     pause: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRoundBegan(Fact):
+    """The scheduler, which this process leads or drains for, looks at what is due and what has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRoundEnded(Fact):
+    """It has looked: so many schedules were given out, so many that were due someone else had taken, changed or locked, and
+    conclusions were drawn from so many ends."""
+
+    given_out: int
+    elsewhere: int
+    ends: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

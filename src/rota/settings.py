@@ -18,6 +18,9 @@ __all__ = ["Settings", "read_settings"]
 _SHORTEST_LEASE = timedelta(seconds=1.5)  # below, one late renewal would end a healthy process
 
 
+_SHORTEST_POLL, _LONGEST_POLL = timedelta(seconds=0.1), timedelta(hours=1)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Resolved once, when the app is made; `dsn` None means the embedded PostgreSQL."""
@@ -27,6 +30,8 @@ class Settings:
     environment: str | None
     pool_size: int
     lease: LeaseSettings
+    #: between looks of the scheduler while messages arrive: what a lost one may cost; None for its own default
+    schedule_poll: timedelta | None = None
 
 
 def read_settings(
@@ -36,9 +41,11 @@ def read_settings(
     environment: str | None = None,
     pool_size: int = 10,
     lease: Duration | None = None,
+    schedule_poll: Duration | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Arguments beat the environment: ROTA_DATABASE_URL, DATABASE_URL, PG*, ROTA_SCHEMA, ROTA_ENVIRONMENT, ROTA_LEASE."""
+    """Arguments beat the environment: ROTA_DATABASE_URL, DATABASE_URL, PG*, ROTA_SCHEMA, ROTA_ENVIRONMENT, ROTA_LEASE,
+    ROTA_SCHEDULE_POLL."""
     env = os.environ if variables is None else variables
     name = schema if schema is not None else env.get("ROTA_SCHEMA") or "rota"
     identifier(name)  # refused here, where the name was given, rather than at the first statement
@@ -55,10 +62,15 @@ def read_settings(
         raise ConfigurationError(
             f"The lease cannot be {length}: below {_SHORTEST_LEASE.total_seconds()} s a short pause would look like death."
         )
+    said = schedule_poll if schedule_poll is not None else env.get("ROTA_SCHEDULE_POLL") or None
+    poll = None if said is None else duration(said, "schedule_poll")
+    if poll is not None and not _SHORTEST_POLL <= poll <= _LONGEST_POLL:
+        raise ConfigurationError(f"schedule_poll cannot be {said!r}: it is from {_SHORTEST_POLL} to {_LONGEST_POLL}.")
     return Settings(
         dsn=Dsn(dsn, source="dsn") if dsn is not None else dsn_from_environment(env),
         schema=name,
         environment=environment if environment is not None else env.get("ROTA_ENVIRONMENT"),
         pool_size=pool_size,
         lease=LeaseSettings.of(length),
+        schedule_poll=poll,
     )

@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant(
         "a run beside another",
         TABLES,
-        "busy.due as skips",
-        "false as skips",
+        "when not (busy.live or busy.waits) then 0",
+        "when true then 0",
         SCHEDULER,
     ),
     Mutant(
@@ -154,14 +154,15 @@ MUTANTS = [
     Mutant(
         "conclusions that wait for a lock",
         "postgres/migrations/0005_schedules.sql",
-        "        order by known.name\n        for no key update skip locked\n",
-        "        order by known.name\n        for no key update\n",
+        "            order by known.name\n            for no key update skip locked\n",
+        "            order by known.name\n            for no key update\n",
         HINDRANCES,
     ),
     Mutant(
         "a run for later in the way",
         "postgres/migrations/0005_schedules.sql",
-        "          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= {schema}.now())\n    );",
+        "          and (live.state <> 'queued' or live.attempt > 0 "
+        "or live.due_at <= greatest({schema}.now(), live.created_at))\n    );",
         "    );",
         HINDRANCES,
     ),
@@ -183,15 +184,15 @@ MUTANTS = [
     Mutant(
         "an older leader that knows better",
         "schedules/scheduler.py",
-        "if task is None or due.version != task.version or",
-        "if task is None or",
+        "or due.is_checked or due.version != task.version or",
+        "or due.is_checked or",
         HINDRANCES,
     ),
     Mutant(
-        "a leader that judges what others declare",
+        "a leader that judges what others have checked",
         "schedules/scheduler.py",
-        "        if due.digest is not None and self._declared.get(due.name) != due.digest:\n            return\n",
-        "",
+        "if task is None or due.is_checked or",
+        "if task is None or",
         HINDRANCES,
     ),
     Mutant(

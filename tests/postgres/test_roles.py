@@ -191,11 +191,32 @@ async def test_who_looks_can_change_nothing(roles: Roles) -> None:
             await office.adopt()
 
 
+async def test_who_may_not_is_told_which_role_may(roles: Roles) -> None:
+    async with app_of(roles, "read") as office:
+        for refused in (office.schedules.put("s", task="double", args={"n": 1}), office.schedules.pause("s")):
+            with pytest.raises(
+                RotaError,
+                match=f"permission denied for .*Role '{roles.login('read')}' may not .* {roles.schema}_worker to work and "
+                f"to change anything, .*`rota migrate --schema {roles.schema} --roles`",
+            ):
+                await refused
+
+
 def test_what_runs_with_the_rights_of_its_owner_is_open_to_nobody_by_default(rota_database: str) -> None:
     with psycopg.connect(rota_database) as db:
         found = db.execute(
-            "select proname from pg_proc where pronamespace = 'rota'::regnamespace and prosecdef and prorettype <> 'trigger'::regtype "
+            "select proname from pg_proc where pronamespace = 'rota'::regnamespace and prosecdef "
             "and has_function_privilege('public', oid, 'execute') order by 1"
         ).fetchall()
 
     assert found == []
+
+
+def test_nobody_tells_of_ends_that_never_were_by_a_trigger_on_a_table_of_their_own(roles: Roles) -> None:
+    with psycopg.connect(roles.as_role("enqueue")) as db:
+        db.execute("create temp table forged (id bigint, schedule text, slot_at timestamptz)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="note_schedule_end"):
+            db.execute(
+                "create trigger forge after insert on forged for each row "  # type: ignore[arg-type]
+                f"execute function {roles.schema}.note_schedule_end('succeeded')"
+            )

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
 from tests.jobs.statements import ask
 from tests.schedules.rows import Db, add, pages, row, runs, waiting
 
-from rota.facts import ScheduleBroken, ScheduleUnclaimed
+from rota import Retry, Rota
+from rota.facts import ScheduleBroken, ScheduleRoundBegan, ScheduleRoundEnded, ScheduleUnclaimed
+from rota.integrations.logging import words
 from rota.postgres.query import Query
 from rota.postgres.session import Session
 from rota.schedules import scheduler as scheduler_room
@@ -178,6 +181,31 @@ async def test_rows_that_someone_has_locked_hold_up_no_others_and_are_not_asked_
     assert asked < 150
 
 
+def test_what_a_locked_schedule_has_ended_holds_up_no_other_however_much_it_is(db: Db, direct_database: str) -> None:
+    for name in ("locked", "parent", "healthy"):
+        add(db, name)
+    add(db, "child", kind="after", overlap="queue", after=("parent",))
+    for name, ends in (("locked", 30), ("parent", 30), ("healthy", 25), ("locked", 5)):
+        db.execute(
+            "insert into rota.schedule_ends (schedule, job_id, outcome) "
+            "select %s, i, case when i %% 2 = 0 then 'succeeded' else 'dead' end from generate_series(1, %s) as i",
+            [name, ends],
+        )
+    with psycopg.connect(direct_database) as other:
+        other.execute("update rota.schedules set note = 'x' where name in ('locked', 'child')")
+        taken = [ask(db, conclude(10)).taken for _ in range(4)]
+
+        # nor is any of theirs taken before what they had ended earlier
+        assert taken == [10, 10, 5, 0]
+        left = db.execute("select schedule, count(*) from rota.schedule_ends group by 1 order by 1").fetchall()
+        assert left == [("locked", 35), ("parent", 30)]
+
+    while ask(db, conclude(10)).taken:
+        pass
+    assert row(db, "locked", "failures") == (1,)
+    assert row(db, "child", "runs") == (15,)
+
+
 async def test_a_run_that_someone_wants_later_leaves_out_no_slot(rota_app: TestRota, db: Db) -> None:
     await rota_app.schedules.put("tick", task="noop", every="1m")
     await rota_app.schedules.put("pause", task="noop", every="1m", counted_from="end")
@@ -219,13 +247,35 @@ def test_successes_of_many_with_many_children_are_used_in_one_go(db: Db) -> None
             "select %s, %s + i, 'succeeded' from generate_series(1, %s) as i",
             [parent, 1000 * len(parent) + (5000 if parent == "b" else 0), successes],
         )
-    while ask(db, conclude(1000)):
+    while ask(db, conclude(1000)).taken:
         pass
 
     # one of each has begun
     assert (waiting(db, "c2"), waiting(db, "c1")) == (49, 19)
     assert row(db, "c2", "runs") == (50,)
     assert db.execute("select parent, count(*) from rota.schedule_feed group by parent").fetchall() == [("a", 3000)]
+
+
+async def test_each_round_is_told_with_what_others_were_faster_at(
+    rota_app: TestRota, db: Db, direct_database: str
+) -> None:
+    add(db, "tick", due_in=-1)
+    add(db, "locked", due_in=-1)
+    db.execute("insert into rota.schedule_ends (schedule, outcome) values ('tick', 'none')")
+    with psycopg.connect(direct_database) as other:
+        other.execute("select from rota.schedules where name = 'locked' for update")
+        with rota_app.facts.recorded(ScheduleRoundBegan, ScheduleRoundEnded) as told:
+            await rota_app.drain(queues=["others"])
+
+    began, ended, *_ = told
+    assert isinstance(began, ScheduleRoundBegan)
+    assert (ended.given_out, ended.elsewhere, ended.ends) == (1, 1, 1)
+    assert len(told) % 2 == 0
+    level, line = words(ended) or (0, "")
+    assert (level, line.partition(" in ")[0]) == (
+        logging.DEBUG,
+        "scheduler: 1 schedule(s) given out, 1 taken, changed or locked by others, 1 end(s) concluded",
+    )
 
 
 async def test_it_is_told_when_no_live_worker_knows_the_task(rota_app: TestRota, db: Db) -> None:
@@ -240,11 +290,56 @@ async def test_it_is_told_when_no_live_worker_knows_the_task(rota_app: TestRota,
 
 async def test_an_older_leader_leaves_what_it_does_not_know_to_others(rota_app: TestRota, db: Db) -> None:
     add(db, "newer", task="typed", args={"n": 1, "region": "eu"}, version=2, due_in=-1)
-    add(db, "declared", task="typed", args={"region": "eu"}, due_in=-1)
-    db.execute("update rota.schedules set digest = gen_random_uuid() where name = 'declared'")
 
     await rota_app.drain()
-    assert row(db, "newer", "problem") == row(db, "declared", "problem") == (None,)
+    assert row(db, "newer", "problem") == (None,)
+
+
+async def test_what_newer_code_put_is_given_out_by_an_older_leader_and_judged_where_it_runs(
+    rota_app: TestRota, rota_database: str, db: Db
+) -> None:
+    newer = Rota(rota_database)
+    ran: list[int] = []
+
+    @newer.task(name="typed")
+    async def typed(n: int, copies: int = 1) -> None:
+        ran.append(copies)
+
+    async with newer:
+        await newer.schedules.put("put", task="typed", args={"n": 1, "copies": 2}, every="1h", queue="new")
+    rota_app.advance("61m")
+    with rota_app.facts.recorded(ScheduleBroken) as broken:
+        await rota_app.drain(queues=["old"])
+    assert (broken, row(db, "put", "problem, runs")) == ([], (None, 1))
+    async with newer:
+        await newer.work(queues=["new"], drain=True)
+    assert ran == [2]
+
+    # what someone writes over it is what nobody has checked
+    db.execute("""update rota.schedules set args = '{"n": 1, "sides": 2}'""")
+    rota_app.advance("61m")
+    await rota_app.drain(queues=["old"])
+    (problem,) = row(db, "put", "problem")
+    assert "sides is not a parameter" in problem
+
+
+async def test_a_codec_that_fails_breaks_no_schedule(rota_database: str, rota_app: TestRota, db: Db) -> None:
+    class Away:
+        encode = staticmethod(str)
+
+        def decode(self, text: str) -> str:
+            raise ConnectionError("the key service does not answer")
+
+    app = Rota(rota_database, codec=Away())
+    app.task(name="mail", retry=Retry(attempts=2, base=3600))(lambda to: None)
+    async with app:
+        await app.schedules.put("mail", task="mail", args={"to": "me"}, every="1h")
+        db.execute("update rota.schedules set checked = null")  # as if its task had not been at hand
+        rota_app.advance("61m")
+        await app.work(drain=True)
+
+    assert row(db, "mail", "problem, runs") == (None, 1)
+    assert db.execute("select attempt, state from rota.jobs").fetchone() == (1, "queued")
 
 
 async def test_what_waits_for_a_schedule_that_is_gone_is_forgotten(rota_app: TestRota, db: Db) -> None:
@@ -255,6 +350,45 @@ async def test_what_waits_for_a_schedule_that_is_gone_is_forgotten(rota_app: Tes
     await until(lambda: db.execute("select count(*) from rota.slots").fetchone() == (0,))
     rota_app.stop()
     await working
+
+
+async def test_a_pace_that_leaves_no_rest_leaves_time_for_all_else(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_room, "_BATCH", 10)
+    for number in range(15):
+        add(db, f"tick-{number}", every="1ms", due_in=0, misfire_limit=1, misfire_grace="0", max_runs=1_000_000)
+    db.execute("insert into rota.slots (schedule, slot_at, cause) values ('gone', rota.now(), 'event')")
+    add(db, "gone-too")
+    working = asyncio.create_task(rota_app.work(queues=["others"]))
+    await until(lambda: len(runs(db, "tick-14")) > 0)
+    db.execute("insert into rota.schedule_ends (schedule, job_id, outcome) values ('gone-too', 1, 'succeeded')")
+
+    await until(lambda: waiting(db, "gone") == 0 and row(db, "gone-too", "succeeded_at") != (None,))
+    rota_app.stop()
+    await working
+
+
+async def test_conclusions_are_drawn_between_the_pages_of_what_is_due(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_room, "_BATCH", 10)
+    db.execute(
+        "insert into rota.schedules (name, task, kind, every, next_slot, next_at) "
+        "select 'due-' || i, 'noop', 'every', '1h', at, at from generate_series(1, 25) as i, rota.now() as at"
+    )
+    db.execute("insert into rota.schedule_ends (schedule, outcome) select 'due-1', 'none' from generate_series(1, 95)")
+    left: list[tuple[int]] = []
+    given = scheduler_room.fire
+
+    def fire(plans: Any) -> Any:
+        left.extend(db.execute("select count(*) from rota.schedule_ends").fetchall())
+        return given(plans)
+
+    monkeypatch.setattr(scheduler_room, "fire", fire)
+    await rota_app.drain(queues=["others"])
+
+    assert left == [(95,), (0,), (0,)]
 
 
 @pytest.mark.parametrize("due", [1000, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(120)])])

@@ -48,7 +48,16 @@ def test_what_is_within_grace_runs_whatever_the_policy_and_stands_for_what_is_la
 
     for misfire in ("once", "skip"):
         decision = decide(BY_MINUTE, NOON, now, misfire=misfire, grace=90 * SECOND)  # type: ignore[arg-type]
-        assert decision == Decision(on_time, 179, NOON + 3 * HOUR + MINUTE)
+        assert decision == Decision(on_time, 179, NOON + 3 * HOUR + MINUTE, made_up=int(misfire == "once"))
+
+
+@pytest.mark.parametrize("grace", [timedelta(), SECOND, MINUTE], ids=str)
+def test_a_scheduler_that_was_there_makes_up_for_nothing_however_short_the_grace(grace: timedelta) -> None:
+    by_second = Timing(Every("1s", NOON))
+
+    for misfire in get_args(Misfire):
+        assert decide(by_second, NOON, NOON + 17 * SECOND, misfire=misfire, grace=grace).made_up == 0
+    assert decide(by_second, NOON, NOON + 62 * SECOND, misfire="all", grace=grace).made_up == 63
 
 
 def test_the_newest_are_kept_when_there_are_too_many() -> None:
@@ -70,12 +79,12 @@ def test_slots_that_are_left_out_are_not_missed() -> None:
     timing = Timing(Cron("0 * * * *"), Exclude(windows=(("13:00", "16:00"),)))
 
     assert decide(timing, NOON, NOON + 5 * HOUR, misfire="all", grace=SECOND) == Decision(
-        (NOON, NOON + 4 * HOUR, NOON + 5 * HOUR), 0, NOON + 6 * HOUR
+        (NOON, NOON + 4 * HOUR, NOON + 5 * HOUR), 0, NOON + 6 * HOUR, made_up=3
     )
 
 
 def test_a_moment_missed_is_made_up_for_and_over() -> None:
-    assert decide(Timing(Once(NOON)), NOON, NOON + HOUR) == Decision((NOON,), 0, None)
+    assert decide(Timing(Once(NOON)), NOON, NOON + HOUR) == Decision((NOON,), 0, None, made_up=1)
     assert decide(Timing(Once(NOON)), NOON, NOON + HOUR, misfire="skip") == Decision((), 1, None)
 
 

@@ -477,6 +477,37 @@ def test_arguments_are_stored_by_the_codec_and_compared_without_it(
     assert list(stored) == ["rota:coded"]
 
 
+@pytest.mark.parametrize("args", ["[" * 5000 + "]" * 5000, "9" * 100_000], ids=["too deep", "too long"])
+def test_arguments_that_cannot_be_read_hide_no_other_and_can_be_mended(
+    app: TestRota, db: psycopg.Connection[Any], args: str
+) -> None:
+    for name in ("bad", "good"):
+        app.schedules.put_sync(name, task="tick", every="1h", args={"n": 1})
+    db.execute(
+        "update rota.schedules set args = %s::jsonb, exclude = %s::jsonb where name = 'bad'", [f'{{"n": {args}}}', args]
+    )
+
+    bad, good = app.schedules.list_sync()
+    assert (bad.args, bad.exclude, good.args) == ("unreadable", "unreadable", {"n": 1})
+    assert bad.when.startswith("Never: ")
+    app.advance("61m")
+    app.drain_sync()
+    assert app.schedules.get_sync("bad").state == "broken"
+    assert app.schedules.resume_sync("bad").state == "broken"
+    mended = app.schedules.put_sync("bad", task="tick", every="1h", args={"n": 1})
+    assert (mended.state, mended.args, mended.exclude) == ("active", {"n": 1}, None)
+
+
+def test_a_slot_that_is_due_by_the_old_words_is_given_out_though_some_are_excluded(
+    app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    never = {"dates": ["2001-01-01"]}
+    app.schedules.put_sync("s", task="tick", every="1h", exclude=never)
+    app.advance("61m")
+
+    assert app.schedules.put_sync("s", task="tick", every="2h", exclude=never).runs == 1
+
+
 def test_redacted_arguments_are_not_shown(app: TestRota) -> None:
     app.task(name="login", redact=["token"])(lambda token, n=1: None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 from tests.jobs.statements import ask
 from tests.schedules.rows import Db, add, pages, row, runs, waiting
 
-from rota import Discard, current_job
+from rota import ConfigurationError, Discard, Rota, current_job
 from rota.schedules import scheduler as scheduler_room
-from rota.schedules.due import conclude, look_ahead, walk_waiting
+from rota.schedules.due import conclude, find_due, fire, look_ahead, walk_waiting
+from rota.schedules.plan import make_plan
 from rota.testing import TestRota, until
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -215,7 +217,7 @@ def test_runs_of_a_paused_schedule_wait_on_and_nobody_looks_at_them(db: Db) -> N
     db.execute("update rota.schedules set paused_at = rota.now()")
     db.execute("insert into rota.schedule_ends (schedule, outcome) values ('tick', 'none')")
 
-    assert ask(db, conclude(10)) == 1
+    assert ask(db, conclude(10)).taken == 1
     assert ask(db, walk_waiting("", 10)) == ("", False)
     assert not ask(db, look_ahead()).ends
     assert waiting(db, "tick") == 1
@@ -225,7 +227,7 @@ def test_nothing_begins_beside_a_run_that_goes_on_and_nobody_looks_at_it(db: Db)
     wait(db, "tick")
     db.execute("insert into rota.schedule_ends (schedule, outcome) values ('tick', 'none')")
 
-    assert ask(db, conclude(10)) == 1
+    assert ask(db, conclude(10)).taken == 1
     assert ask(db, walk_waiting("", 10)) == ("", False)
     assert not ask(db, look_ahead()).ends
     assert waiting(db, "tick") == 1
@@ -239,7 +241,7 @@ def test_so_many_begin_at_once_and_the_others_are_not_forgotten(db: Db) -> None:
         db.execute("insert into rota.schedule_ends (schedule, outcome) values (%s, 'none')", [name])
 
     begun = []
-    while ask(db, conclude(10)):
+    while ask(db, conclude(10)).taken:
         begun.append(sum(len(runs(db, name)) for name in ("beside", "a", "b", "c")))
 
     assert begun == [10, 20, 28]
@@ -250,8 +252,49 @@ def test_what_says_that_a_run_may_begin_begins_no_pause(db: Db) -> None:
     add(db, "feed", kind="delay", every="10m", delay="10 minutes")
     db.execute("insert into rota.schedule_ends (schedule, outcome) values ('feed', 'none')")
 
-    assert ask(db, conclude(10)) == 1
+    assert ask(db, conclude(10)).taken == 1
     assert row(db, "feed", "next_at, failures, succeeded_at") == (None, 0, None)
+
+
+async def test_a_pause_begins_when_the_run_that_waited_has_ended(rota_app: TestRota, db: Db) -> None:
+    rota_app.task(name="noop")(lambda: None)
+    await rota_app.schedules.put("feed", task="noop", every="10m", counted_from="end", overlap="queue")
+    rota_app.advance("9m")
+    await rota_app.schedules.trigger("feed")
+    rota_app.advance("2m")
+    await rota_app.drain(queues=["others"])
+    assert waiting(db, "feed") == 1
+    db.execute("delete from rota.jobs where schedule = 'feed'")
+    db.execute("insert into rota.schedule_ends (schedule, job_id, outcome) values ('feed', 1, 'succeeded')")
+
+    ask(db, conclude(10))
+    assert (waiting(db, "feed"), row(db, "feed", "next_at")) == (0, (None,))
+    await rota_app.drain()
+    assert row(db, "feed", "next_at is not null, runs") == (True, 1)
+
+
+def test_a_run_that_is_younger_than_who_asks_is_under_way(db: Db) -> None:
+    """Its statement began, waited for a lock, and read what was put meanwhile."""
+    add(db, "tick", due_in=-1)
+    wait(db, "waits", live=False)
+    for name in ("tick", "waits"):
+        db.execute(
+            "insert into rota.jobs (task, schedule, created_at, due_at) "
+            "select 'noop', %s, moment, moment from (select rota.now() + interval '1 minute') as its(moment)",
+            [name],
+        )
+        db.execute("insert into rota.schedule_ends (schedule, outcome) values (%s, 'none')", [name])
+
+    (fired,) = ask(db, fire([make_plan(due, lambda _: None) for due in ask(db, find_due(10))]))
+    ask(db, conclude(10))
+    assert (fired.fired, fired.skipped) == (0, 1)
+    assert (runs(db, "waits"), waiting(db, "waits")) == ([], 1)
+
+    db.execute(
+        "update rota.schedules set overlap = 'queue', next_slot = rota.now(), next_at = rota.now() where name = 'tick'"
+    )
+    ask(db, fire([make_plan(due, lambda _: None) for due in ask(db, find_due(10))]))
+    assert (runs(db, "tick"), waiting(db, "tick")) == ([], 1)
 
 
 def test_what_waits_for_runs_that_go_on_costs_a_round_nothing(db: Db) -> None:
@@ -277,3 +320,29 @@ def test_what_waits_for_runs_that_go_on_costs_a_round_nothing(db: Db) -> None:
     assert pages(db, look_ahead()) < 60
     assert pages(db, conclude(1000)) < 300
     assert len(runs(db, "waits-8")) == 1
+
+
+async def test_how_often_a_leader_looks_unasked_can_be_said(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_room, "_POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(scheduler_room, "_POLL_DEAF_SECONDS", 3600.0)
+    looks = 0
+    look = scheduler_room.look_ahead
+
+    def counted() -> Any:
+        nonlocal looks
+        looks += 1
+        return look()
+
+    monkeypatch.setattr(scheduler_room, "look_ahead", counted)
+    add(db, "later", due_in=7200)
+    rota_app.settings = replace(rota_app.settings, schedule_poll=timedelta(seconds=0.1))
+    async with at_work(rota_app):
+        await until(lambda: looks > 5)
+
+
+@pytest.mark.parametrize("poll", ["1ms", "2h", "often"])
+def test_how_often_a_leader_looks_is_within_reason(poll: str) -> None:
+    with pytest.raises(ConfigurationError, match="schedule_poll"):
+        Rota("postgresql://nowhere/x", schedule_poll=poll)

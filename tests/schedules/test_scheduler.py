@@ -20,6 +20,7 @@ from rota.schedules.plan import make_plan
 from rota.testing import TestRota, until
 
 MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ async def test_slots_that_come_late_together_run_one_after_the_other(rota_app: T
         await asyncio.sleep(0)
         running -= 1
 
-    add(db, "tick", every="1s", due_in=-2.5)
+    add(db, "tick", every="20s", due_in=-50)
 
     assert await rota_app.drain() == 3
     assert most == 1
@@ -163,6 +164,57 @@ async def test_after_three_hours_without_a_scheduler_each_policy_gives_its_own_n
     assert [fact.runs for fact in told] == ([missed] if missed else [])
     assert row(db, "tick", "runs, missed, next_slot") == (fired, missed, first + 181 * MINUTE)
     assert runs(db, "tick")[-1:] == ([first + 180 * MINUTE] if fired else [])
+
+
+@pytest.mark.parametrize("in_flight", [False, True], ids=["idle", "in flight"])
+@pytest.mark.parametrize(
+    ("misfire", "late", "slots", "missed"),
+    [
+        ("all", "30m", [0, 1, 2, 3], 0),
+        ("once", "30m", [0, 3], 2),
+        ("skip", "30m", [0], 3),
+        # the last one is in time; to `once` it stands for the others, and `skip` asks for no more than it did before
+        ("all", "1s", [0, 1, 2, 3], 0),
+        ("once", "1s", [0, 3], 2),
+        ("skip", "1s", [0, 3], 2),
+    ],
+)
+async def test_an_outage_is_made_up_for_by_its_policy_though_a_run_was_in_flight_when_it_began(
+    rota_app: TestRota, db: Db, misfire: str, late: str, slots: list[int], missed: int, *, in_flight: bool
+) -> None:
+    running, most = 0, 0
+
+    @rota_app.task(name="noop")
+    async def noop() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    add(db, "tick", due_in=0, every="1h", misfire=misfire)
+    (first,) = row(db, "tick", "next_slot")
+    await rota_app.drain(queues=["others"] if in_flight else None)
+    rota_app.advance("3h")
+    rota_app.advance(late)
+
+    await rota_app.drain(queues=["others"])
+    await rota_app.drain()
+    left_out = int(in_flight and (misfire, late) == ("skip", "1s"))
+    assert runs(db, "tick") == [first + n * HOUR for n in slots][: len(slots) - left_out]
+    assert row(db, "tick", "runs, missed, skipped") == (len(slots) - left_out, missed, left_out)
+    assert most == 1
+
+
+async def test_outages_while_one_run_goes_on_are_made_up_for_once(rota_app: TestRota, noop: Any, db: Db) -> None:
+    for name in ("once", "all"):
+        add(db, name, due_in=0, every="1h", misfire=name)
+    for _ in range(3):
+        await rota_app.drain(queues=["others"])
+        rota_app.advance("2h 20m")
+
+    assert (row(db, "once", "runs, missed, skipped"), waiting(db, "once")) == ((2, 2, 1), 1)
+    assert (row(db, "all", "runs, missed, skipped"), waiting(db, "all")) == ((5, 0, 0), 4)
 
 
 async def test_it_ends_after_so_many_runs(rota_app: TestRota, noop: Any, db: Db) -> None:

@@ -56,6 +56,13 @@ def words(fact: Fact) -> Words | None:
                 logging.ERROR,
                 f"singleton {name} (epoch {epoch}) failed: {_brief(error)}; it is started again in {pause:.1f} s",
             )
+        case facts.ScheduleRoundBegan():
+            return logging.DEBUG, "scheduler: looking at what is due and what has ended"
+        case facts.ScheduleRoundEnded(given_out, elsewhere, ends, seconds):
+            return logging.DEBUG, (
+                f"scheduler: {given_out} schedule(s) given out, {elsewhere} taken, changed or locked by others, {ends} end(s) "
+                f"concluded in {seconds:.3f} s"
+            )
         case facts.ScheduleFired(name, runs):
             return logging.DEBUG, f"schedule {name}: {runs} run(s) given out"
         case facts.ScheduleSkipped(name, runs):

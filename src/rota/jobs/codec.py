@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from rota.errors import ConfigurationError, InvalidArguments
 from rota.jobs.conversion.plain import brief, dumps, read_json
 
-__all__ = ["Codec", "check_codec", "decoded", "encoded", "readable"]
+__all__ = ["Codec", "check_codec", "decoded", "encoded", "is_coded", "readable"]
 
 # An object, as arguments are; no parameter has such a name.
 _MARK = "rota:coded"
@@ -74,10 +74,21 @@ def readable(codec: Codec | None, value: Any) -> Any:
         return value
 
 
+def is_coded(text: str) -> bool:
+    """Whether JSON text, as the database returns it, is what a codec made of something."""
+    return text.startswith(f'{{"{_MARK}"')
+
+
 def decoded(codec: Codec | None, text: str) -> Any:
     """What was stored, whether or not a codec was in use then. Raises InvalidArguments."""
-    if not text.startswith(f'{{"{_MARK}"'):
-        return read_json(text)
+    if not is_coded(text):
+        try:
+            return read_json(text)
+        except (ValueError, RecursionError) as error:  # written by SQL
+            raise InvalidArguments(
+                f"A stored payload cannot be read ({brief(error)}): it is nested too deeply, or has too long a number. "
+                "Whoever wrote it there must mend it."
+            ) from error
     if codec is None:
         raise InvalidArguments(
             "This payload was stored by a codec, and this app has none: give it the same one with Rota(codec=...)."

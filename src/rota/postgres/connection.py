@@ -303,6 +303,13 @@ def translated(error: psycopg.Error, dsn: Dsn | None = None, schema: str | None 
             f"PostgreSQL{where} did not do it: {said}. Nothing is wrong with the call; check that the server is up and "
             "reachable, then repeat it."
         )
+    if state == "42501" and schema is not None:
+        role = dsn.parameters.get("user") if dsn else None
+        return RotaError(
+            f"PostgreSQL refused a statement of Rota's: {said}. {f'Role {role!r}' if role else 'The role that is logged in'} may "
+            f"not do this. Grant it {schema}_worker to work and to change anything, {schema}_enqueue to enqueue and emit, or "
+            f"{schema}_read to look; `{migrate_command(schema)} --roles` makes these and renews what they may do."
+        )
     return RotaError(f"PostgreSQL refused a statement of Rota's: {said}")
 
 

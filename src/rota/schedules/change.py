@@ -117,7 +117,10 @@ def _words(
     if known is not None and known.version != words["version"]:
         known = None  # what was written for another version is for whoever runs it to judge
     arguments = _arguments(row, name, args, known, codec, refused, whole=whole)
-    return {"name": row.name, "task": name, "args": arguments, **labels, **words}
+    as_before = args is None and name == row.task
+    # what was taken when it was put is not judged again, and neither is what has just been
+    checked = row.is_checked if as_before else known is not None
+    return {"name": row.name, "task": name, "args": arguments, "checked": checked, **labels, **words}
 
 
 def _arguments(

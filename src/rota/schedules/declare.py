@@ -263,11 +263,10 @@ FIND_ORPHANS = statement(
     """
     select known.name
     from {schema}.schedules as known
+    left join {schema}.live_names('schedules') as declared on declared.name = known.name
     where known.digest is not null
       and known.name <> all (%(names)s::text[])
-      and not exists (
-          select from {schema}.members as member where member.ended_at is null and member.work -> 'schedules' ? known.name
-      )
+      and declared.name is null
     order by known.name
     limit 100
     """,

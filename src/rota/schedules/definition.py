@@ -98,7 +98,10 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleDefinition:
-    """A schedule as someone wrote it, checked. `args` is the call as JSON text, `parents` whom it follows, sorted."""
+    """A schedule as someone wrote it. `args` is the call as JSON text, `parents` whom it follows, sorted.
+
+    `checked`: its task was at hand, and takes the arguments.
+    """
 
     name: str
     task: str
@@ -131,13 +134,14 @@ class ScheduleDefinition:
     overlap: str = "skip"
     dormant: bool = False
     note: str | None = None
+    checked: bool = False
 
     def digest(self) -> UUID:
         """What stands for all of it. Rules that are as they are by default have no part in it: new ones do not change it."""
         said = {
             each.name: plain(value)
             for each in fields(self)
-            if (value := getattr(self, each.name)) != each.default and each.name != "args"
+            if (value := getattr(self, each.name)) != each.default and each.name not in ("args", "checked")
         }
         # the order of names means nothing, and code does not always keep it
         text = json.dumps({**said, "args": read_json(self.args)}, sort_keys=True)
@@ -207,7 +211,12 @@ def _defined(
     whole = "on" not in said and not said.get("dormant")
     words["args"] = written_arguments(known, args, f"Schedule {name!r} was not put", whole=whole)
     if known is not None:
-        words |= {"queue": known.options.queue, "priority": known.options.priority, **task_words(known)}
+        words |= {
+            "checked": True,
+            "queue": known.options.queue,
+            "priority": known.options.priority,
+            **task_words(known),
+        }
     return describe(name, words, said)
 
 

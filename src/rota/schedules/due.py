@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
-from uuid import UUID
+from typing import Any, NamedTuple
 
 from rota.postgres.query import Query, many, one, scalar, statement
 from rota.schedules.misfire import Misfire
 
 __all__ = [
+    "Concluded",
     "DueSchedule",
     "Fired",
     "Horizon",
@@ -40,7 +40,10 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class DueSchedule(NamedTuple):
-    """A schedule whose time has come, as it was read: what its plan is made from. `now` is the database's clock."""
+    """A schedule whose time has come, as it was read: what its plan is made from.
+
+    `is_checked`: its arguments are as they were when the task took them. `now` is the database's clock.
+    """
 
     name: str
     revision: int
@@ -59,7 +62,8 @@ class DueSchedule(NamedTuple):
     end_at: datetime | None
     max_runs: int | None
     jitter: timedelta
-    exclude: str | None
+    #: JSON text where it was read to be given out; what it says where someone puts something else in its place
+    exclude: Any
     misfire: Misfire
     misfire_grace: timedelta
     misfire_limit: int
@@ -68,7 +72,7 @@ class DueSchedule(NamedTuple):
     last_slot: datetime | None
     skipped_slots: list[datetime]
     runs: int
-    digest: UUID | None
+    is_checked: bool
     now: datetime
 
 
@@ -79,7 +83,7 @@ FIND_DUE = statement(
         due.name, due.revision, due.task, due.args::text, due.version, due.kind, due.cron, due.every, due.at, due.tz,
         due.anchor, due.dst_gap, due.dst_overlap, due.start_at, due.end_at, due.max_runs, due.jitter, due.exclude::text,
         due.misfire, due.misfire_grace, due.misfire_limit, due.next_slot, due.next_at, due.last_slot, due.skipped_slots,
-        due.runs, due.digest, {schema}.now()
+        due.runs, coalesce(due.checked = {schema}.digest_of_call(due.task, due.version, due.args), false), {schema}.now()
     from {schema}.schedules as due
     where due.next_at <= least((select {schema}.now()), %(until)s::timestamptz)
       and due.paused_at is null
@@ -104,7 +108,10 @@ def find_due(limit: int, after: DueSchedule | None = None, until: datetime | Non
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to become of a due schedule: the slots that run, and what comes after them; or why it cannot go on."""
+    """What is to become of a due schedule: the slots that run, and what comes after them; or why it cannot go on.
+
+    Where a run is under way and the overlap is to be skipped, the newest `made_up` of them wait, and the others are left out.
+    """
 
     name: str
     revision: int
@@ -112,6 +119,7 @@ class Plan:
     slots: Sequence[datetime]
     then_slot: datetime | None
     then_at: datetime | None
+    made_up: int = 0
     missed: int = 0
     problem: str | None = None
 
@@ -138,6 +146,7 @@ def fire(plans: Sequence[Plan]) -> Query[list[Fired]]:
             "slots": [slot.isoformat() for slot in plan.slots],
             "then_slot": None if plan.then_slot is None else plan.then_slot.isoformat(),
             "then_at": None if plan.then_at is None else plan.then_at.isoformat(),
+            "made_up": plan.made_up,
             "missed": plan.missed,
             "problem": None if plan.problem is None else _UNSTORABLE.sub("?", plan.problem),
         }
@@ -179,15 +188,23 @@ def look_ahead() -> Query[Horizon]:
     return LOOK_AHEAD.query(read=one(Horizon))
 
 
-CONCLUDE = statement("conclude_schedules", "select {schema}.conclude_schedules(%(most)s)")
+class Concluded(NamedTuple):
+    """How many ends were looked at.
 
-
-def conclude(most: int) -> Query[int]:
-    """Draw conclusions from runs that ended: children that follow, pauses that begin, runs whose turn it is.
-
-    Returns how many were looked at.
+    By name, how many runs do not follow: since one was under way, or since another parent never gave as much.
     """
-    return CONCLUDE.query({"most": most}, read=scalar)
+
+    taken: int
+    skipped: Mapping[str, int]
+    missed: Mapping[str, int]
+
+
+CONCLUDE = statement("conclude_schedules", "select taken, skipped, missed from {schema}.conclude_schedules(%(most)s)")
+
+
+def conclude(most: int) -> Query[Concluded]:
+    """Draw conclusions from runs that ended: children that follow, pauses that begin, runs whose turn it is."""
+    return CONCLUDE.query({"most": most}, read=lambda rows: Concluded._make(rows[0]))
 
 
 PRUNE = statement("prune_slots", "select {schema}.prune_slots(%(most)s)")
@@ -295,9 +312,8 @@ FIND_UNKNOWN = statement(
     """
     select asked.task
     from unnest(%(tasks)s::text[]) as asked(task)
-    where not exists (
-        select from {schema}.members as member where member.ended_at is null and member.work -> 'tasks' ? asked.task
-    )
+    left join {schema}.live_names('tasks') as known on known.name = asked.task
+    where known.name is null
     """,
 )
 

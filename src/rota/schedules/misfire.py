@@ -4,6 +4,9 @@ While no scheduler ran, slots went by. Those at most `grace` late are on time st
 that, `misfire` says what runs: one in place of all (`once`, and that only if nothing on time runs anyway), none (`skip`),
 or each (`all`). At most `limit` run, the newest; what does not run is counted as missed. However long the time and however
 dense the slots, they are counted, not visited.
+
+What makes up for that time is wanted although a run may still be under way, which the outage may have held up as well: it
+waits for that, where a slot that comes in time is left out.
 """
 
 from __future__ import annotations
@@ -21,14 +24,21 @@ __all__ = ["Decision", "Misfire", "decide"]
 
 Misfire = Literal["once", "skip", "all"]
 
+# A scheduler that is there may be as late as this, when a message was lost or another took over, however short the grace.
+_AWAY = timedelta(seconds=20)
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The slots to run now, oldest first; how many do not run; and the slot to wait for, if there is one."""
+    """The slots to run now, oldest first; how many do not run; and the slot to wait for, if there is one.
+
+    `made_up`: so many of those to run, the newest, make up for a time when nobody was there.
+    """
 
     fire: tuple[datetime, ...]
     missed: int
     next_slot: datetime | None
+    made_up: int = 0
 
 
 def decide(
@@ -74,4 +84,7 @@ def decide(
     fire = timing.newest(first, last, wanted)
     if len(fire) < wanted:
         fire.insert(0, first)
-    return Decision(tuple(fire), total - len(fire), coming)
+    made_up = 0
+    if first < min(punctual, now - _AWAY - jitter):
+        made_up = {"all": len(fire), "once": 1, "skip": 0}[misfire]
+    return Decision(tuple(fire), total - len(fire), coming, made_up)

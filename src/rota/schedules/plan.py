@@ -42,7 +42,7 @@ def _planned(due: DueSchedule) -> Plan:
             "overlap": due.dst_overlap,
             "start_at": due.start_at,
             "end_at": due.end_at,
-            "exclude": None if due.exclude is None else json.loads(due.exclude),
+            "exclude": json.loads(due.exclude) if isinstance(due.exclude, str) else due.exclude,
             "skipped": due.skipped_slots,
         },
         due.name,
@@ -69,4 +69,5 @@ def _planned(due: DueSchedule) -> Plan:
         # whether they are the last, only whoever gives them out can tell: they may be left out
         slots = slots[: max(0, due.max_runs - due.runs)]
     at = None if then is None else jittered(due.name, then, due.jitter)
-    return Plan(due.name, due.revision, due.next_at, slots, then, at, missed=decision.missed)
+    made_up = min(decision.made_up, len(slots))
+    return Plan(due.name, due.revision, due.next_at, slots, then, at, made_up=made_up, missed=decision.missed)

@@ -41,7 +41,7 @@ __all__ = ["Author", "SchedulesPut", "next_slot", "put_schedules", "says_the_sam
 
 _BATCH = 1000
 _MOST_TOLD = 100  # on record, of a put of many
-_COMPARED = [each.name for each in fields(ScheduleDefinition) if each.name not in ("name", "args")]
+_COMPARED = [each.name for each in fields(ScheduleDefinition) if each.name not in ("name", "args", "checked")]
 # what decides which slots there are; as long as it stays, so does the next one
 _OF_TIME = ("kind", "cron", "at", "tz", "dst_gap", "dst_overlap", "start_at", "end_at", "exclude", "jitter")
 
@@ -249,6 +249,7 @@ def _row(
         "name": new.name,
         # a codec may make something else of the same each time
         "args": read_json(old.args if is_same and old else encoded(codec, new.args, refused, secret=bool(new.redact))),
+        "checked": new.checked,
         "tags": list(new.tags) or None,
         "redact": list(new.redact) or None,
         "jitter": new.jitter.total_seconds(),

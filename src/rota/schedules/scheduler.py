@@ -11,9 +11,8 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, RotaError
@@ -24,10 +23,13 @@ from rota.facts import (
     ScheduleBroken,
     ScheduleFired,
     ScheduleMissed,
+    ScheduleRoundBegan,
+    ScheduleRoundEnded,
     ScheduleSkipped,
     ScheduleUnclaimed,
 )
-from rota.jobs.codec import Codec, decoded
+from rota.jobs.codec import is_coded
+from rota.jobs.conversion.plain import read_json
 from rota.jobs.definition import Task
 from rota.leases.term import Term
 from rota.postgres.connection import is_about_data
@@ -56,7 +58,7 @@ __all__ = ["LEADERSHIP", "Scheduler"]
 LEADERSHIP = "rota.scheduler"
 
 _BATCH = 500
-# Between looks while messages arrive: what a lost one may cost. And while they do not.
+# Between looks while messages arrive, unless it is said: what a lost one may cost. And at most while they do not.
 _POLL_SECONDS = 5.0
 _POLL_DEAF_SECONDS = 1.0
 _NEEDED_SECONDS = 60.0
@@ -64,6 +66,7 @@ _TIDY_SECONDS = 60.0
 # How long a plan is waited for when the database is away.
 _AWAY_SECONDS = 0.5
 _LOCKED_SECONDS = 0.25
+_CONCLUDE_SECONDS = 0.25
 # Slots that one statement gives out, about.
 _BATCH_SLOTS = 5000
 _PRUNED = 5000
@@ -91,19 +94,18 @@ class Scheduler:
         tasks: Mapping[str, Task[..., Any]],
         facts: Facts,
         *,
-        codec: Codec | None,
         hears: Callable[[], bool],
-        declared: Mapping[str, UUID] | None = None,
+        poll: timedelta | None = None,
     ) -> None:
         self._database = database
         self._tasks = tasks
         self._facts = facts
-        self._codec = codec
         self._hears = hears
+        self._poll = None if poll is None else poll.total_seconds()
         self._woken = asyncio.Event()
-        self._declared = declared or {}
         self._checked: dict[str, int] = {}
         self._asked: dict[str, float] = {}
+        self._elsewhere = 0
         self._tidy_at = 0.0
         self._walked = ""
         self._until: datetime | None = None
@@ -129,7 +131,7 @@ class Scheduler:
             while True:
                 self._woken.clear()
                 try:
-                    horizon = await self._catch_up(session)
+                    horizon, done = await self._round(session)
                     await self._tidy(session)
                 except DatabaseUnavailable as error:
                     if not away:
@@ -141,7 +143,11 @@ class Scheduler:
                 if away:
                     self._facts.emit(DatabaseBack("schedules"))
                 away = False
-                pause = _POLL_SECONDS if self._hears() else _POLL_DEAF_SECONDS
+                if done:  # there may be more
+                    continue
+                pause = self._poll or _POLL_SECONDS
+                if not self._hears():
+                    pause = min(pause, _POLL_DEAF_SECONDS)
                 pause = min(pause, max(0.0, self._tidy_at - boottime()))
                 if horizon.due_in is not None:
                     # what is due and could not be given out is locked by someone
@@ -169,7 +175,8 @@ class Scheduler:
                     return
                 session = self._session()
                 try:
-                    await self._catch_up(session)
+                    while (await self._round(session))[1]:
+                        pass
                 finally:
                     await session.close()
                 return
@@ -184,23 +191,42 @@ class Scheduler:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
 
-    async def _catch_up(self, session: Session) -> Horizon:
-        """Do all that can be done; returns what comes next. What someone has locked is left for another time."""
-        while True:
-            horizon = await session.run(look_ahead())
-            done = 0
-            if horizon.due_in is not None and horizon.due_in <= 0:
-                done += await self._give_out(session)
-            if horizon.ends:
-                done += await session.run(conclude(2 * _BATCH))
-            if not done:
-                return horizon
+    async def _round(self, session: Session) -> tuple[Horizon, int]:
+        """Give out what is due by now, and draw conclusions; returns what was to be done, and how much of it is.
 
-    async def _give_out(self, session: Session) -> int:
-        """Give out what is due; returns how many schedules have moved on."""
-        moved = 0
+        What someone has locked is left for another time, and so is what becomes due meanwhile: with very short paces that
+        never ends, and there is more to do than to give out.
+        """
+        self._facts.emit(ScheduleRoundBegan())
+        began, self._elsewhere = boottime(), 0
+        horizon = await session.run(look_ahead())
+        moved = ends = 0
+        if horizon.due_in is not None and horizon.due_in <= 0:
+            moved, ends = await self._give_out(session, self._until or horizon.now)
+        if horizon.ends:
+            ends += await self._conclude(session)
+        self._facts.emit(ScheduleRoundEnded(moved, self._elsewhere, ends, boottime() - began))
+        return horizon, moved + ends
+
+    async def _conclude(self, session: Session) -> int:
+        """Draw conclusions from what has ended, for a moment, as slots come due meanwhile; returns from how much."""
+        done = 0
+        until = boottime() + _CONCLUDE_SECONDS
+        while True:
+            concluded = await session.run(conclude(2 * _BATCH))
+            for name, slots in concluded.skipped.items():
+                self._facts.emit(ScheduleSkipped(name, slots))
+            for name, slots in concluded.missed.items():
+                self._facts.emit(ScheduleMissed(name, slots))
+            done += concluded.taken
+            if not concluded.taken or boottime() > until:
+                return done
+
+    async def _give_out(self, session: Session, until: datetime) -> tuple[int, int]:
+        """Give out what was due by then; returns how many schedules moved on, and how many ends were concluded meanwhile."""
+        moved = ends = 0
         last: DueSchedule | None = None
-        while due := await session.run(find_due(_BATCH, last, self._until)):
+        while due := await session.run(find_due(_BATCH, last, until)):
             last = due[-1]
             plans: list[tuple[DueSchedule, Plan]] = []
             slots = 0
@@ -216,7 +242,9 @@ class Scheduler:
             moved += await self._fire(session, plans)
             if len(due) < _BATCH:
                 break
-        return moved
+            # as many end as are given out: what follows from them does not wait for the last page
+            ends += await self._conclude(session)
+        return moved, ends
 
     async def _fire(self, session: Session, plans: Sequence[tuple[DueSchedule, Plan]]) -> int:
         if not plans:
@@ -230,6 +258,7 @@ class Scheduler:
                 raise
             return await self._fire_apart(session, plans, error)
         await self._tell(session, {plan.name: (due, plan) for due, plan in plans}, fired)
+        self._elsewhere += len(plans) - len(fired)
         return len(fired)
 
     async def _fire_apart(self, session: Session, plans: Sequence[tuple[DueSchedule, Plan]], error: RotaError) -> int:
@@ -268,14 +297,16 @@ class Scheduler:
     def _check(self, due: DueSchedule) -> None:
         """Raise RotaError when its task cannot take its arguments, as far as this process can tell.
 
-        Other code, older or newer, may put it for a task that it knows better. What it puts is judged where it runs.
+        What the task took when it was put is not judged again: other code, older or newer, may know the task better. Nor is
+        what a codec keeps, which may ask a key service that is away. Both show where it runs. What nobody has checked, as it
+        was written by SQL, is checked here.
         """
         task = self._tasks.get(due.task)
-        if task is None or due.version != task.version or self._checked.get(due.name) == due.revision:
+        if task is None or due.is_checked or due.version != task.version or is_coded(due.args):
             return
-        if due.digest is not None and self._declared.get(due.name) != due.digest:
+        if self._checked.get(due.name) == due.revision:
             return
-        task.signature.decode(task.upgraded(decoded(self._codec, due.args), due.version))
+        task.signature.decode(read_json(due.args))
         if len(self._checked) > 100_000:
             self._checked.clear()
         self._checked[due.name] = due.revision

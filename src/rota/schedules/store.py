@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from rota.jobs.conversion.plain import read_json
 from rota.postgres.keys import lock_key
 from rota.postgres.query import Query, Row, nothing, statement
 from rota.schedules.misfire import Misfire
@@ -25,6 +26,7 @@ __all__ = [
     "lock_definitions",
     "lock_rows",
     "read_rows",
+    "readable_json",
     "write_rows",
 ]
 
@@ -75,6 +77,7 @@ class StoredSchedule(NamedTuple):
     owner: str | None
     digest: UUID | None
     digests: list[UUID]
+    is_checked: bool
     parents: tuple[str, ...]
     live: bool
     now: datetime
@@ -145,9 +148,10 @@ READ_ROWS = statement(
         known.name, known.revision, known.task, known.args::text, known.version, known.queue, known.priority, known.key,
         known.tags, known.redact, known.retention, known.lost_limit, known.kind, known.cron, known.every, known.delay,
         known.at, known.event, known.tz, known.anchor, known.dst_gap, known.dst_overlap, known.start_at, known.end_at,
-        known.max_runs, known.jitter, known.exclude, known.misfire, known.misfire_grace, known.misfire_limit,
+        known.max_runs, known.jitter, known.exclude::text, known.misfire, known.misfire_grace, known.misfire_limit,
         known.overlap, known.dormant, known.note, known.next_slot, known.next_at, known.last_slot, known.skipped_slots,
         known.runs, known.paused_at, known.problem, known.owner, known.digest, known.digests,
+        coalesce(known.checked = {schema}.digest_of_call(known.task, known.version, known.args), false),
         array(
             select edge.parent
             from {schema}.schedule_parents as edge
@@ -175,10 +179,18 @@ def _stored(rows: Sequence[Row]) -> dict[str, StoredSchedule]:
             tags=tuple(row.tags or ()),
             redact=tuple(row.redact or ()),
             parents=tuple(row.parents),
-            exclude=row.exclude or None,
+            exclude=readable_json(row.exclude) or None,
         )
         for row in found
     }
+
+
+def readable_json(text: str | None) -> Any:
+    """What a column says. PostgreSQL holds JSON that Python cannot read: one such row must not hide the others."""
+    try:
+        return None if text is None else read_json(text)
+    except (ValueError, RecursionError):
+        return "unreadable"
 
 
 # One JSON array, however many: what it says of each takes the place of all that was said before.
@@ -188,7 +200,7 @@ WRITE_ROWS = statement(
     insert into {schema}.schedules as known (
         name, task, args, version, queue, priority, key, tags, redact, retention, lost_limit, kind, cron, every, delay, at,
         event, tz, anchor, dst_gap, dst_overlap, start_at, end_at, max_runs, jitter, exclude, misfire, misfire_grace,
-        misfire_limit, overlap, dormant, note, next_slot, next_at, owner, digest, digests, revision
+        misfire_limit, overlap, dormant, note, next_slot, next_at, owner, digest, digests, checked, revision
     )
     select
         said.name, said.task, said.args, said.version, said.queue, said.priority, said.key, said.tags, said.redact,
@@ -197,14 +209,14 @@ WRITE_ROWS = statement(
         said.at, said.event, said.tz, said.anchor, said.dst_gap, said.dst_overlap, said.start_at, said.end_at, said.max_runs,
         make_interval(secs => said.jitter), said.exclude, said.misfire, make_interval(secs => said.misfire_grace),
         said.misfire_limit, said.overlap, said.dormant, said.note, said.next_slot, said.next_at, said.owner, said.digest,
-        said.digests, said.revision
+        said.digests, case when said.checked then {schema}.digest_of_call(said.task, said.version, said.args) end, said.revision
     from jsonb_to_recordset(%(rows)s::text::jsonb) as said(
         name text, task text, args jsonb, version smallint, queue text, priority smallint, key text, tags text[],
         redact text[], retention text, lost_limit smallint, kind text, cron text, every text, delay_months integer,
         delay_seconds float8, at timestamptz, event text, tz text, anchor timestamptz, dst_gap text, dst_overlap text,
         start_at timestamptz, end_at timestamptz, max_runs bigint, jitter float8, exclude jsonb, misfire text,
         misfire_grace float8, misfire_limit integer, overlap text, dormant boolean, note text, next_slot timestamptz,
-        next_at timestamptz, owner text, digest uuid, digests uuid[], revision bigint
+        next_at timestamptz, owner text, digest uuid, digests uuid[], checked boolean, revision bigint
     )
     on conflict (name) do update set
         task = excluded.task, args = excluded.args, version = excluded.version, queue = excluded.queue,
@@ -216,7 +228,7 @@ WRITE_ROWS = statement(
         exclude = excluded.exclude, misfire = excluded.misfire, misfire_grace = excluded.misfire_grace,
         misfire_limit = excluded.misfire_limit, overlap = excluded.overlap, dormant = excluded.dormant,
         note = excluded.note, next_slot = excluded.next_slot, next_at = excluded.next_at, owner = excluded.owner,
-        digest = excluded.digest, digests = excluded.digests, revision = excluded.revision,
+        digest = excluded.digest, digests = excluded.digests, checked = excluded.checked, revision = excluded.revision,
         problem = null, updated_at = {schema}.now()
     """,
 )

@@ -8,16 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rota.errors import ConfigurationError
-from rota.jobs.conversion.plain import read_json
 from rota.jobs.job import JobId, Owner
 from rota.jobs.redact import shown_args
 from rota.postgres.query import Query, Row, statement
 from rota.schedules.definition import timing_of
-from rota.schedules.store import beyond
+from rota.schedules.store import beyond, readable_json
 
 __all__ = ["STATES", "Schedule", "get_schedule", "list_schedules"]
 
-_MOST_COUNTED = 1000
 STATES = ("active", "waiting", "paused", "broken", "ended")
 
 
@@ -64,7 +62,8 @@ class Schedule:
     last_slot: datetime | None
     last_job: JobId | None
     runs: int
-    #: slots left out since a run was under way or someone skipped them; and those nobody was there to give out
+    #: slots left out since a run was under way or someone skipped them; and those nobody was there to give out, or that another
+    #: parent never matched
     skipped: int
     missed: int
     succeeded_at: datetime | None
@@ -110,18 +109,11 @@ _COLUMNS = """
     select
         known.name, known.task, known.args::text, known.version, known.queue, known.priority, known.key, known.tags,
         known.kind, known.cron, known.every, known.at, known.event, known.tz, known.anchor, known.dst_gap,
-        known.dst_overlap, known.start_at, known.end_at, known.max_runs, known.jitter, known.exclude, known.misfire,
+        known.dst_overlap, known.start_at, known.end_at, known.max_runs, known.jitter, known.exclude::text, known.misfire,
         known.misfire_grace, known.misfire_limit, known.overlap, known.dormant, known.note, known.state, known.next_slot,
         known.next_at, known.last_slot, known.last_job, known.runs, known.skipped, known.missed, known.succeeded_at,
         known.failed_at, known.failures, known.paused_at, known.paused_by, known.problem, known.owner,
-        case when known.digest is not null then exists (
-            select from {schema}.members as member
-            where member.ended_at is null and member.work -> 'schedules' ? known.name
-        ) end,
-        exists (
-            select from {schema}.members as member
-            where member.ended_at is null and member.work -> 'tasks' ? known.task
-        ),
+        case when known.digest is not null then __declared__ end, __has_worker__,
         known.revision, known.created_at, known.updated_at,
         (select count(*) from {schema}.slots as slot where slot.schedule = known.name and slot.job_id is null),
         (select count(*) from {schema}.jobs as job where job.schedule = known.name),
@@ -129,11 +121,8 @@ _COLUMNS = """
             select jsonb_agg(jsonb_build_object(
                 'name', edge.parent, 'state', parent.state, 'failures', parent.failures, 'fed', (
                     select count(*)
-                    from (
-                        select from {schema}.schedule_feed as feed
-                        where feed.child = edge.child and feed.parent = edge.parent
-                        limit __most__
-                    ) as unused
+                    from {schema}.schedule_feed as feed
+                    where feed.child = edge.child and feed.parent = edge.parent
                 )
             ) order by edge.parent)
             from {schema}.schedule_parents as edge
@@ -147,9 +136,25 @@ _COLUMNS = """
         known.redact
     from (
         select known.*, (__state__) as state from {schema}.schedules as known
-""".replace("__state__", _STATE).replace("__most__", str(_MOST_COUNTED))
+""".replace("__state__", _STATE)
 
-GET = statement("get_schedule", _COLUMNS + "where known.name = %(name)s ) as known")
+# Of one it is cheap to ask each live process; of many, what they know is read once.
+_ONE = _COLUMNS.replace(
+    "__declared__",
+    """
+    exists (select from {schema}.members as member where member.ended_at is null and member.work -> 'schedules' ? known.name)
+    """,
+).replace(
+    "__has_worker__",
+    """
+    exists (select from {schema}.members as member where member.ended_at is null and member.work -> 'tasks' ? known.task)
+    """,
+)
+_MANY = _COLUMNS.replace("__declared__", "declared.name is not null").replace(
+    "__has_worker__", "has_worker.name is not null"
+)
+
+GET = statement("get_schedule", _ONE + "where known.name = %(name)s ) as known")
 
 
 def get_schedule(name: str, app: Owner | None) -> Query[Schedule | None]:
@@ -163,12 +168,14 @@ _PAGE = """
         order by known.name
         limit %(limit)s
     ) as known
+    left join {schema}.live_names('schedules') as declared on declared.name = known.name
+    left join {schema}.live_names('tasks') as has_worker on has_worker.name = known.task
     order by known.name
 """.replace("__state__", _STATE)
 
-LIST = statement("list_schedules", _COLUMNS + "where true" + _PAGE)
+LIST = statement("list_schedules", _MANY + "where true" + _PAGE)
 LIST_PREFIX = statement(
-    "list_schedules_with_prefix", _COLUMNS + "where known.name >= %(prefix)s and known.name < %(beyond)s" + _PAGE
+    "list_schedules_with_prefix", _MANY + "where known.name >= %(prefix)s and known.name < %(beyond)s" + _PAGE
 )
 
 
@@ -200,7 +207,8 @@ def _schedule(row: Row, app: Owner | None) -> Schedule:
     # behind a pooler the session has the time zone of the server
     times = (each.astimezone(UTC) if isinstance(each, datetime) else each for each in parts)
     told: dict[str, Any] = dict(zip(Schedule.__dataclass_fields__, times, strict=False))
-    told["args"] = shown_args(app, told["task"], read_json(told["args"]), redact)
+    told["args"] = shown_args(app, told["task"], readable_json(told["args"]), redact)
+    told["exclude"] = readable_json(told["exclude"])
     told["tags"] = tuple(told["tags"] or ())
     parents = above or []
     schedule = Schedule(**told, parents=tuple(parent["name"] for parent in parents), _above=parents)
@@ -260,8 +268,7 @@ def _awaits(schedule: Schedule) -> str:
 
 def _gave(parent: dict[str, Any]) -> str:
     """What of a parent is kept until the others have as much to give."""
-    most = " or more" if parent["fed"] == _MOST_COUNTED else ""
-    return f"{parent['fed']}{most} success(es) of {parent['name']!r} wait for that"
+    return f"{parent['fed']} success(es) of {parent['name']!r} wait for that"
 
 
 def _hindered(parent: dict[str, Any]) -> str | None:

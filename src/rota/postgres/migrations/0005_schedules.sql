@@ -73,6 +73,8 @@ create table {schema}.schedules (
     owner text,
     digest uuid,
     digests uuid[] not null default '{}',
+    -- the call that its task has taken, by digest_of_call. What nobody has checked yet, whoever gives it out does
+    checked bigint,
     -- grows whenever someone changes what is above the line
     revision bigint not null default 1,
     created_at timestamptz not null default {schema}.now(),
@@ -88,6 +90,11 @@ create table {schema}.schedules (
     check (failures < 1 << 30),
     check (revision < 1::bigint << 60)
 ) with (fillfactor = 70);
+
+-- What stands for a call: the task, and the arguments as they are stored.
+create function {schema}.digest_of_call(task text, version smallint, args jsonb) returns bigint
+    language sql immutable
+    return hashtextextended(concat_ws(' ', version::text, task, args::text), 0);
 
 -- What is due is found here, and nothing is read of what is not.
 create index schedules_due on {schema}.schedules (next_at, name)
@@ -164,6 +171,9 @@ begin
 end
 $note_schedule_end$;
 
+-- a trigger needs no such right to run, whoever made it does: on a table of their own anyone could tell of ends that never were
+revoke execute on function {schema}.note_schedule_end() from public;
+
 create trigger schedule_succeeded after insert on {schema}.history
     for each row when (new.schedule is not null and new.state = 'succeeded')
     execute function {schema}.note_schedule_end('succeeded');
@@ -192,14 +202,28 @@ create trigger schedule_freed after update of paused_at, overlap on {schema}.sch
     )
     execute function {schema}.note_schedule_freed();
 
--- Whether a run of a schedule is under way: one that someone wants later is not.
+-- What live processes know: the names of their `tasks` or `schedules`. What each has to say is long, and is read once here,
+-- however many ask.
+create function {schema}.live_names(what text) returns table (name text)
+    language sql stable rows 1000
+    begin atomic
+        select distinct told.name
+        from {schema}.members as member
+        cross join lateral jsonb_object_keys(
+            case jsonb_typeof(member.work -> live_names.what) when 'object' then member.work -> live_names.what else '{}' end
+        ) as told(name)
+        where member.ended_at is null;
+    end;
+
+-- Whether a run of a schedule is under way: one that someone wants later is not. One for now may be younger than the statement
+-- that asks, which waited for a lock while it was put.
 create function {schema}.is_under_way(name text) returns boolean
     language sql stable
     return exists (
         select
         from {schema}.jobs as live
         where live.schedule = is_under_way.name
-          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= {schema}.now())
+          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= greatest({schema}.now(), live.created_at))
     );
 
 -- When a pause is over: elapsed time, and months by the calendar of UTC, whatever the session's time zone.
@@ -288,9 +312,16 @@ begin
     with plan as materialized (
         select
             known.name, plan.slots, plan.then_slot, plan.then_at, plan.missed, plan.problem,
-            known.overlap = 'allow' as beside, busy.due as skips, busy.anyhow as busy
+            known.overlap = 'allow' as beside, busy.anyhow as busy,
+            -- what makes up for an outage waits for what is under way, as it is wanted; once, one that waits is enough
+            case
+                when not (busy.live or busy.waits) then 0
+                when busy.waits and known.misfire = 'once' then cardinality(plan.slots)
+                else cardinality(plan.slots) - plan.made_up
+            end as skipped
         from jsonb_to_recordset(plans) as plan(
-            name text, slots timestamptz[], then_slot timestamptz, then_at timestamptz, missed bigint, problem text
+            name text, slots timestamptz[], then_slot timestamptz, then_at timestamptz, made_up integer, missed bigint,
+            problem text
         )
         join {schema}.schedules as known on known.name = plan.name
         cross join lateral (
@@ -301,36 +332,34 @@ begin
                         select
                         from {schema}.jobs as live
                         where live.schedule = known.name
-                          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= clock)
+                          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= greatest(clock, live.created_at))
                     )
                     or exists (select from {schema}.slots as waits where waits.schedule = known.name and waits.job_id is null)
                 ),
                 -- a backfill may take long: what is due meanwhile waits behind it, once, instead of being left out
-                known.overlap = 'skip' and (
-                    exists (
-                        select
-                        from {schema}.jobs as live
-                        left join {schema}.slots as slot
-                          on slot.schedule = live.schedule and slot.slot_at = live.slot_at and slot.cause in ('due', 'backfill')
-                        where live.schedule = known.name
-                          and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= clock)
-                          and slot.cause is distinct from 'backfill'
-                    )
-                    or exists (
-                        select
-                        from (
-                            select waits.cause
-                            from {schema}.slots as waits
-                            where waits.schedule = known.name
-                              and waits.job_id is null
-                            -- the newest, as what is due stands behind what is filled in
-                            order by waits.slot_at desc, waits.id desc
-                            limit 1
-                        ) as newest
-                        where newest.cause <> 'backfill'
-                    )
+                known.overlap = 'skip' and exists (
+                    select
+                    from {schema}.jobs as live
+                    left join {schema}.slots as slot
+                      on slot.schedule = live.schedule and slot.slot_at = live.slot_at and slot.cause in ('due', 'backfill')
+                    where live.schedule = known.name
+                      and (live.state <> 'queued' or live.attempt > 0 or live.due_at <= greatest(clock, live.created_at))
+                      and slot.cause is distinct from 'backfill'
+                ),
+                known.overlap = 'skip' and exists (
+                    select
+                    from (
+                        select waits.cause
+                        from {schema}.slots as waits
+                        where waits.schedule = known.name
+                          and waits.job_id is null
+                        -- the newest, as what is due stands behind what is filled in
+                        order by waits.slot_at desc, waits.id desc
+                        limit 1
+                    ) as newest
+                    where newest.cause <> 'backfill'
                 )
-        ) as busy(anyhow, due)
+        ) as busy(anyhow, live, waits)
         where known.name = any (taken)
     ), put as (
         insert into {schema}.slots as slot (schedule, slot_at, cause, job_id)
@@ -340,7 +369,7 @@ begin
             case when plan.beside or (given.turn = 1 and not plan.busy) then nextval(ids) end
         from plan
         cross join lateral unnest(plan.slots) with ordinality as given(slot_at, turn)
-        where not plan.skips
+        where given.turn > plan.skipped
         order by given.slot_at, plan.name
         on conflict (schedule, slot_at) where cause in ('due', 'backfill') do nothing
         returning slot.schedule, slot.slot_at, slot.job_id
@@ -367,7 +396,7 @@ begin
         select
             plan.name, plan.then_slot, plan.then_at, plan.problem, plan.missed, plan.slots,
             coalesce((counted.runs ->> plan.name)::integer, 0) as runs, (counted.last_job ->> plan.name)::bigint as last_job,
-            case when plan.skips then cardinality(plan.slots) else 0 end as skipped
+            plan.skipped
         from plan
         cross join counted
         cross join woken
@@ -387,14 +416,17 @@ begin
 end
 $fire$;
 
--- Lets waiting runs of these schedules begin whose turn has come, so many; whoever calls it has locked them.
-create function {schema}.release_slots(names text[], most integer) returns void
+-- Lets waiting runs of these schedules begin whose turn has come, so many; whoever calls it has locked them. Returns how many
+-- were left out, by name: an event that came while a run was under way waits for nothing where overlap is to be skipped. That is
+-- decided here and not when it is emitted, as whoever emits locks nothing.
+create function {schema}.release_slots(names text[], most integer) returns jsonb
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $release_slots$
 declare
     given bigint[];
     behind text[];
+    skipped jsonb;
 begin
     select
         array_agg(waiting.id) filter (where waiting.turn <= most),
@@ -419,81 +451,114 @@ begin
         perform {schema}.put_slots(given);
     end if;
     insert into {schema}.schedule_ends (schedule, outcome) select later.name, 'none' from unnest(behind) as later(name);
+    with gone as (
+        delete from {schema}.slots as slot
+        using unnest(names) as ours(name)
+        join {schema}.schedules as known on known.name = ours.name
+        where known.kind = 'event'
+          and known.overlap = 'skip'
+          and known.paused_at is null
+          and not known.name = any (coalesce(behind, '{}'))
+          and slot.schedule = known.name
+          and slot.job_id is null
+          and slot.cause = 'event'
+        returning slot.schedule
+    ), counted as (
+        update {schema}.schedules as known
+        set skipped = known.skipped + many.slots
+        from (select gone.schedule, count(*) as slots from gone group by gone.schedule) as many
+        where known.name = many.schedule
+        returning known.name, many.slots
+    )
+    select jsonb_object_agg(counted.name, counted.slots) into skipped from counted;
+    return coalesce(skipped, '{}');
 end
 $release_slots$;
 
 -- Draws conclusions from runs that ended: what their schedules have come to, which children follow, when a pause is over, and
 -- which of the runs that wait may begin.
--- Returns how many it has taken. What concerns a row that someone has locked is left for later, so that nobody waits for it.
-create function {schema}.conclude_schedules(most integer) returns integer
+-- Returns how many it has taken, and by name how many runs are left out for it, and how many successes of parents are given up.
+-- What concerns a row that someone has locked is left for later, so that nobody waits for it.
+create function {schema}.conclude_schedules(most integer, out taken integer, out skipped jsonb, out missed jsonb)
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $conclude_schedules$
 declare
     ends jsonb;
     ours text[];
+    held text[];
+    without text[] := '{}';
     eaten jsonb;
 begin
-    -- so many that no round takes long, however many follow each of them
-    select jsonb_agg(to_jsonb(few) order by few.id) into ends
-    from (
-        select many.*
+    taken := 0;
+    skipped := '{}';
+    missed := '{}';
+    loop
+        -- so many that no round takes long, however many follow each of them
+        select jsonb_agg(to_jsonb(few) order by few.id) into ends
         from (
-            select next.*, sum(1 + next.children) over (order by next.id) - next.children as before
+            select many.*
             from (
-                select
-                    ended.id, ended.schedule, ended.job_id, ended.slot_at, ended.outcome, ended.ended_at,
-                    case when ended.outcome = 'succeeded' then (
-                        select count(*) from {schema}.schedule_parents as edge where edge.parent = ended.schedule
-                    ) else 0 end as children
+                select next.*, sum(1 + next.children) over (order by next.id) - next.children as before
                 from (
-                    select * from {schema}.schedule_ends order by id limit most for update skip locked
-                ) as ended
-            ) as next
-        ) as many
-        where many.before <= 10000
-    ) as few;
-    if ends is null then
-        return 0;
-    end if;
+                    select
+                        ended.id, ended.schedule, ended.job_id, ended.slot_at, ended.outcome, ended.ended_at,
+                        case when ended.outcome = 'succeeded' then (
+                            select count(*) from {schema}.schedule_parents as edge where edge.parent = ended.schedule
+                        ) else 0 end as children
+                    from (
+                        select *
+                        from {schema}.schedule_ends as told
+                        where not told.schedule = any (without)
+                        order by told.id
+                        limit most
+                        for update skip locked
+                    ) as ended
+                ) as next
+            ) as many
+            where many.before <= 10000
+        ) as few;
+        if ends is null then
+            return;
+        end if;
 
-    select array_agg(locked.name) into ours
-    from (
-        select known.name
-        from {schema}.schedules as known
-        where known.name in (
-            select ended.schedule from jsonb_to_recordset(ends) as ended(schedule text)
-            union
-            select edge.child
-            from jsonb_to_recordset(ends) as ended(schedule text, outcome text)
-            join {schema}.schedule_parents as edge on edge.parent = ended.schedule
-            where ended.outcome = 'succeeded'
+        select array_agg(locked.name) into ours
+        from (
+            select known.name
+            from {schema}.schedules as known
+            where known.name in (
+                select ended.schedule from jsonb_to_recordset(ends) as ended(schedule text)
+                union
+                select edge.child
+                from jsonb_to_recordset(ends) as ended(schedule text, outcome text)
+                join {schema}.schedule_parents as edge on edge.parent = ended.schedule
+                where ended.outcome = 'succeeded'
+            )
+            order by known.name
+            for no key update skip locked
+        ) as locked;
+
+        -- those that someone has locked, or a child of theirs: all that they have ended waits, so that it is concluded in order
+        select array_agg(distinct ended.schedule) into held
+        from jsonb_to_recordset(ends) as ended(schedule text, outcome text)
+        where (
+            not ended.schedule = any (coalesce(ours, '{}'))
+            and exists (select from {schema}.schedules as known where known.name = ended.schedule)
         )
-        order by known.name
-        for no key update skip locked
-    ) as locked;
-
-    -- all whose rows we have, or that are gone
-    select jsonb_agg(to_jsonb(ended) order by ended.id) into ends
-    from jsonb_to_recordset(ends) as ended(
-        id bigint, schedule text, job_id bigint, slot_at timestamptz, outcome text, ended_at timestamptz
-    )
-    where (
-        ended.schedule = any (ours)
-        or not exists (select from {schema}.schedules as known where known.name = ended.schedule)
-    )
-      and (
-          ended.outcome <> 'succeeded'
-          or not exists (
-              select
-              from {schema}.schedule_parents as edge
-              where edge.parent = ended.schedule
-                and not edge.child = any (coalesce(ours, '{}'))
-          )
-      );
-    if ends is null then
-        return 0;
-    end if;
+           or (
+               ended.outcome = 'succeeded'
+               and exists (
+                   select
+                   from {schema}.schedule_parents as edge
+                   where edge.parent = ended.schedule
+                     and not edge.child = any (coalesce(ours, '{}'))
+               )
+           );
+        exit when held is null;
+        -- however much they have ended, others find room
+        without := without || held;
+    end loop;
+    taken := jsonb_array_length(ends);
     delete from {schema}.schedule_ends
     where id in (select ended.id from jsonb_to_recordset(ends) as ended(id bigint));
 
@@ -516,6 +581,8 @@ begin
                  and (known.max_runs is null or known.runs < known.max_runs)
                  and (known.end_at is null or {schema}.end_of_pause(max(ended.ended_at), known.delay) < known.end_at)
                  and not {schema}.is_under_way(ended.schedule)
+                 -- one that waits for this end has still to run
+                 and not exists (select from {schema}.slots as waits where waits.schedule = ended.schedule and waits.job_id is null)
                 then max(ended.ended_at)
             end as pause_from
         from (
@@ -590,25 +657,79 @@ begin
         group by meal.child, meal.turn
     ) as eats;
 
-    with put as (
-        insert into {schema}.slots as slot (schedule, slot_at, cause, parent_job)
-        select eats.child, eats.slot_at, 'after', eats.parent_job
+    -- what one parent gives and another never matches would pile up for ever
+    with surplus as (
+        delete from {schema}.schedule_feed as feed
+        using (
+            select edge.child, edge.parent, (
+                select kept.job_id
+                from {schema}.schedule_feed as kept
+                where kept.child = edge.child
+                  and kept.parent = edge.parent
+                order by kept.job_id desc
+                offset 1000
+                limit 1
+            ) as last
+            from (
+                select distinct told.schedule
+                from jsonb_to_recordset(ends) as told(schedule text, outcome text)
+                where told.outcome = 'succeeded'
+            ) as ended
+            join {schema}.schedule_parents as edge on edge.parent = ended.schedule
+        ) as pile
+        where feed.child = pile.child
+          and feed.parent = pile.parent
+          and feed.job_id <= pile.last
+        returning feed.child
+    ), counted as (
+        update {schema}.schedules as known
+        set missed = known.missed + many.successes
+        from (select surplus.child, count(*) as successes from surplus group by surplus.child) as many
+        where known.name = many.child
+        returning known.name, many.successes
+    )
+    select coalesce(jsonb_object_agg(counted.name, counted.successes), '{}') into missed from counted;
+
+    with meal as materialized (
+        select
+            eats.child, eats.slot_at, eats.parent_job, eats.turn,
+            child.overlap = 'skip' and (
+                eats.turn > 1
+                or {schema}.is_under_way(eats.child)
+                or exists (select from {schema}.slots as waits where waits.schedule = eats.child and waits.job_id is null)
+            ) as is_skipped
         from jsonb_to_recordset(eaten) as eats(child text, slot_at timestamptz, parent_job bigint, turn bigint)
         join {schema}.schedules as child on child.name = eats.child
         where child.max_runs is null
-           or eats.turn <= child.max_runs - child.runs
-        order by eats.child, eats.turn
+           or case when child.overlap = 'skip' then 1 else eats.turn end <= child.max_runs - child.runs
+    ), put as (
+        insert into {schema}.slots as slot (schedule, slot_at, cause, parent_job)
+        select meal.child, meal.slot_at, 'after', meal.parent_job
+        from meal
+        where not meal.is_skipped
+        order by meal.child, meal.turn
         on conflict do nothing
         returning slot.schedule, slot.slot_at
+    ), told as (
+        update {schema}.schedules as known
+        set runs = known.runs + each.runs,
+            last_slot = greatest(known.last_slot, each.last_slot),
+            skipped = known.skipped + each.skipped
+        from (
+            select one.name, count(one.slot_at) as runs, max(one.slot_at) as last_slot, count(*) - count(one.slot_at) as skipped
+            from (
+                select put.schedule, put.slot_at from put
+                union all
+                select meal.child, null from meal where meal.is_skipped
+            ) as one(name, slot_at)
+            group by one.name
+        ) as each
+        where known.name = each.name
+        returning known.name, each.skipped
     )
-    update {schema}.schedules as known
-    set runs = known.runs + told.runs,
-        last_slot = greatest(known.last_slot, told.last_slot)
-    from (select put.schedule, count(*) as runs, max(put.slot_at) as last_slot from put group by put.schedule) as told
-    where known.name = told.schedule;
+    select coalesce(jsonb_object_agg(told.name, told.skipped) filter (where told.skipped > 0), '{}') into skipped from told;
 
-    perform {schema}.release_slots(ours, most);
-    return jsonb_array_length(ends);
+    skipped := skipped || {schema}.release_slots(ours, most);
 end
 $conclude_schedules$;
 

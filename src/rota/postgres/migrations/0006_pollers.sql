@@ -58,7 +58,7 @@ create table {schema}.poll_intervals (
 create index poll_intervals_due on {schema}.poll_intervals (poller, due_at);
 
 -- For a trigger on the user's table: whoever polls it looks at once. Its argument is the poller's name.
--- Those who write to that table need no rights here.
+-- Those who write to that table need no rights here; who makes the trigger must be granted to execute it.
 create function {schema}.wake_poller() returns trigger
     language plpgsql security definer
     set search_path = pg_catalog, pg_temp
@@ -68,3 +68,5 @@ begin
     return null;
 end
 $rota$;
+
+revoke execute on function {schema}.wake_poller() from public;
