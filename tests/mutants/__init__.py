@@ -8,7 +8,9 @@ from tests.mutants import (
     kernel,
     leadership,
     people,
+    poller_checks,
     queue,
+    rounds,
     rows,
     schedules,
     timing,
@@ -30,5 +32,7 @@ MUTANTS = [
     *timing.MUTANTS,
     *schedules.MUTANTS,
     *changes.MUTANTS,
+    *rounds.MUTANTS,
     *rows.MUTANTS,
+    *poller_checks.MUTANTS,
 ]

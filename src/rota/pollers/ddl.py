@@ -87,6 +87,9 @@ def _trigger(shape: Shape, definition: PollerDefinition, there: _Triggers, rota:
             f"wakes idle workers of poller {definition.name}"
             + (f", but not for changes of {told} alone" if told else "")
         ),
+        _comment(
+            f"whoever makes it needs: grant execute on function {identifier(rota)}.wake_poller() to the owner of the table"
+        ),
         f"create trigger {identifier(name)} after insert{update} on {shape.sql}",
         f"    for each statement execute function {identifier(rota)}.wake_poller({_literal(definition.name)});",
         _undo(name, shape),
