@@ -79,23 +79,25 @@ async def test_grid_begins_with_the_start_of_the_first_poll(rota_app: TestRota, 
 
 
 @pytest.mark.parametrize(
-    ("pace", "last", "now", "stamp"),
+    ("pace", "last", "now", "stamp", "following"),
     [
         # a month that is shorter than PostgreSQL takes one for: the stamp moves, or the row would be due for two more days
-        ("1 month", "2023-02-01", "2023-03-01", "2023-03-01"),
-        ("1 year", "2023-03-01", "2024-03-01", "2024-03-01"),
-        ("1 year", "2024-03-01", "2025-03-01", "2025-03-01"),
-        ("1 month", "2024-01-31", "2024-03-01", "2024-02-29"),
-        ("1 month", "2024-01-31", "2024-03-31", "2024-03-31"),
-        ("1 month", "1924-01-31", "2024-06-01", "2024-05-31"),
-        ("1 month", "1924-01-31", "2024-05-30 23:59", "2024-04-30"),
-        ("7 days", "2024-01-01", "2024-02-01", "2024-01-29"),
-        ("00:00:00.1", "1924-01-01", "2024-06-01 00:00:00.05", "2024-06-01"),
-        ("1 month 1 day", "2024-01-01", "2024-03-05", "2024-03-03"),
+        ("1 month", "2023-02-01", "2023-03-01", "2023-03-01", "2023-04-01"),
+        ("1 month", "2023-02-01", "2023-03-01 12:00", "2023-03-01", "2023-04-01"),
+        ("1 month", "2024-07-01", "2024-08-31 12:00", "2024-08-01", "2024-09-01"),
+        ("1 year", "2023-03-01", "2024-03-01", "2024-03-01", "2025-03-01"),
+        ("1 year", "2024-03-01", "2025-03-01", "2025-03-01", "2026-03-01"),
+        ("1 month", "2024-01-31", "2024-03-01", "2024-02-29", "2024-03-31"),
+        ("1 month", "2024-01-31", "2024-03-31", "2024-03-31", "2024-04-30"),
+        ("1 month", "1924-01-31", "2024-06-01", "2024-05-31", "2024-06-30"),
+        ("1 month", "1924-01-31", "2024-05-30 23:59", "2024-04-30", "2024-05-31"),
+        ("7 days", "2024-01-01", "2024-02-01", "2024-01-29", "2024-02-05"),
+        ("00:00:00.1", "1924-01-01", "2024-06-01 00:00:00.05", "2024-06-01", "2024-06-01 00:00:00.1"),
+        ("1 month 1 day", "2024-01-01", "2024-03-05", "2024-03-03", "2024-04-04"),
     ],
 )
 async def test_grid_follows_the_calendar(
-    rota_app: TestRota, db: Db, pace: str, last: str, now: str, stamp: str
+    rota_app: TestRota, db: Db, pace: str, last: str, now: str, stamp: str, following: str
 ) -> None:
     stop_clock(db, f"{now} UTC")
     db.execute("create table rows (id int primary key, last timestamp, due timestamp, pace interval)")
@@ -104,8 +106,21 @@ async def test_grid_follows_the_calendar(
     assert await due_rows(rota_app, 1, last="last", interval="pace", counted_from="start") == [1]
     assert await due_rows(rota_app, 1, due="due", interval="pace", counted_from="start") == [1]
 
-    read = "select last = %(stamp)s::timestamp, due > %(now)s::timestamp, due <= %(now)s::timestamp + pace from rows"
-    assert db.execute(read, {"stamp": stamp, "now": now}).fetchall() == [(True, True, True)]
+    (stamps,) = db.execute("select last, due from rows").fetchall()
+    assert stamps == (datetime.fromisoformat(stamp), datetime.fromisoformat(following))
+
+
+async def test_grid_begins_anew_where_the_time_before_is_none(rota_app: TestRota, db: Db) -> None:
+    db.execute("create table rows (id int primary key, last timestamp, due timestamptz)")
+    db.execute("insert into rows values (1, '-infinity', '-infinity')")
+
+    async def polled(row: Numbered) -> None: ...
+
+    for name in ("last", "due"):
+        options: dict[str, Any] = {name: name, "interval": "10m", "counted_from": "start"}
+        await round_of(rota_app, rota_app.poller(table="rows", name=name, **options)(polled))
+
+    assert (column(db, "last"), column(db, "due")) == ({1: NOON.replace(tzinfo=None)}, {1: later(minutes=10)})
 
 
 async def test_row_that_is_polled_early_by_hand_keeps_its_grid(rota_app: TestRota, db: Db) -> None:
@@ -132,8 +147,8 @@ ABSURD = {
         "-1 day",
         "-178000000 years",
         "178000000 years",
-        "6000000 months -180000000 days",
-        "-6000000 months 180000000 days",
+        "6000001 months -180000000 days",
+        "-5999999 months 180000000 days",
         "2147483647 days",
         "-2147483648 days",
     ],
@@ -177,12 +192,16 @@ async def test_absurd_interval_of_one_row_stops_no_other(
     assert db.execute("select count(*) from rota.poll_claims").fetchone() == (0,)
 
 
-async def test_row_whose_interval_is_nothing_waits_behind_all_that_are_due(rota_app: TestRota, db: Db) -> None:
-    db.execute("create table rows (id int primary key, last timestamptz, pace int)")
-    db.execute("insert into rows values (1, %s, -1000000)", [later(minutes=-10)])
-    db.execute("insert into rows values (2, %s, 5), (3, %s, 0)", [later(minutes=-16), later(minutes=-12)])
+@pytest.mark.parametrize(("kind", "options"), [("int", {"unit": "minute"}), ("interval", {})])
+async def test_row_whose_interval_is_nothing_waits_behind_all_that_are_due(
+    rota_app: TestRota, db: Db, kind: str, options: dict[str, Any]
+) -> None:
+    db.execute(f"create table rows (id int primary key, last timestamptz, pace {kind})")  # type: ignore[arg-type]
+    minutes = "{} minutes" if kind == "interval" else "{}"
+    for number, ago, pace in ((1, 10, -1000000), (2, 16, 5), (3, 12, 0)):
+        db.execute("insert into rows values (%s, %s, %s)", [number, later(minutes=-ago), minutes.format(pace)])
 
-    assert await due_rows(rota_app, 3, last="last", interval="pace", unit="minute") == [3, 2, 1]
+    assert await due_rows(rota_app, 3, last="last", interval="pace", **options) == [3, 2, 1]
 
 
 @pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])

@@ -85,6 +85,23 @@ async def test_round_takes_no_more_than_it_is_told_and_ten_unless_told(rota_app:
     assert seen == list(range(14, -1, -1))
 
 
+@pytest.mark.parametrize(
+    "options", [FETCH, {"last": "last_fetched_at", "adaptive": Adaptive(min="1m", max="2m")}], ids=str
+)
+async def test_limit_counts_over_all_kinds_of_due_rows(rota_app: TestRota, db: Db, options: dict[str, Any]) -> None:
+    for number in range(1, 10):
+        add(db, number, minutes_ago=None if number < 3 else 60 - number)
+    made, seen = poller(rota_app, **options, concurrency=1)
+    for number in (5, 6):
+        db.execute(
+            "insert into rota.poll_intervals values (%s, jsonb_build_array(%s::int), '1 m', rota.now())",
+            [made.name, number],
+        )
+
+    assert [(await round_of(rota_app, made, most)).claimed for most in (1, 2, 3, 9)] == [1, 2, 3, 3]
+    assert sorted(seen) == list(range(1, 10))
+
+
 async def test_rows_that_are_not_due_or_not_enabled_are_not_touched(rota_app: TestRota, db: Db) -> None:
     add(db, 1, minutes_ago=4)
     add(db, 2, minutes_ago=60, enabled=False)
@@ -171,6 +188,7 @@ async def test_preview_is_what_is_taken_next(rota_app: TestRota, db: Db, options
     preview = [row.key[0] for row in await made.preview(1000)]
     dry = await made.run_once(1000, dry_run=True)
     assert db.execute("select ctid, * from rows order by id").fetchall() == before
+    assert db.execute("select count(*) from rows where xmax <> '0'").fetchone() == (0,)  # nor was one locked
     stats = await made.run_once(1000)
 
     assert preview[0] == 3  # lost with its process, and tried apart from the others

@@ -46,6 +46,7 @@ KEYS: list[tuple[str, list[str], list[Any]]] = [
     ("bool", ["true", "false"], [True, False]),
     ("numeric", ["0.1234567890123456789012345", "1.00", "1e30", "NaN"], [Decimal("0.1234567890123456789012345"), 1, 10**30, "NaN"]),
     ("numeric(12,2)", ["1.50", "10"], [Decimal("1.5"), 10]),
+    ("numeric(9,0)", ["12", "2"], [12, 2]),
     ("text", ["", " x ", "ä\\n'\"%s{key}\\", "null", "7"], ["", " x ", "ä\\n'\"%s{key}\\", "null", "7"]),
     ("varchar(5)", ["abcde", "abc"], ["abcde", "abc"]),
     ("char(5)", ["a", "abcde"], ["a", "abcde"]),
@@ -177,3 +178,16 @@ async def test_row_that_is_held_or_parked_is_found_by_its_key(
     assert held[0] not in (None, "someone who has just ended")
     assert await rota_app.pollers.release("keys", given[1:2] if len(stored) > 1 else ["other"]) == 0
     assert await rota_app.pollers.release("keys", given[:1]) == 1
+
+
+async def test_styles_of_the_database_change_no_value(rota_app: TestRota, db: Db) -> None:
+    for setting in ("datestyle to 'SQL, DMY'", "intervalstyle to 'iso_8601'"):
+        db.execute(f'alter database "{db.info.dbname}" set {setting}')  # type: ignore[arg-type]
+    db.execute("create table rows (k int primary key, made timestamptz, pace interval, last timestamptz)")
+    db.execute("insert into rows values (1, '2024-02-03 00:00Z', '1 day 01:00', '2024-02-04 00:00Z')")
+    made, seen = poller(rota_app, key="k", last="last", interval="pace", where="made < timestamptz '4/2/2024'")
+
+    await round_of(rota_app, made)
+
+    (row,) = seen
+    assert (row["made"], row["pace"]) == (datetime(2024, 2, 3, tzinfo=UTC), timedelta(days=1, hours=1))
