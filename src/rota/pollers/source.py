@@ -40,6 +40,8 @@ __all__ = ["PollSource"]
 _FIRST_PAUSE = 0.25
 # What a row that went down with its process may do to the next: for so long it is the only one of its kind.
 _PROBATION_SECONDS = 1.0
+# There is seldom one, so not every look in a row asks for it.
+_SUSPECTS_SECONDS = 0.25
 # A look that PostgreSQL refuses is repeated, ever less often.
 _LONGEST_HINDRANCE = 60.0
 
@@ -78,7 +80,7 @@ class PollSource:
         self._turned: dict[int, FailedPoll] = {}  # the handler returned, and the row is not done all the same
         self._told: set[int] = set()
         self._told_locked: set[int] = set()
-        self._suspects = True
+        self._ask_for_suspects_at = 0.0
         self._apart: ClaimedRow | None = None
         self._apart_until = 0.0
         self._more = False
@@ -93,7 +95,7 @@ class PollSource:
 
     def wake(self) -> None:
         """Look now: something may be due, or may have been given back."""
-        self._suspects = True
+        self._ask_for_suspects_at = 0.0
         self._woken.set()
         self._sooner.set()
 
@@ -196,12 +198,13 @@ class PollSource:
 
     async def _suspect(self) -> list[ClaimedRow]:
         """One row that was lost with the process that polled it, while no other such row is being polled here."""
-        if not self._suspects or (self._apart is not None and boottime() < self._apart_until):
+        now = boottime()
+        if now < self._ask_for_suspects_at or (self._apart is not None and now < self._apart_until):
             return []
         _, rows = await self._taken(
             self._settling, lambda member, token, room: self._claims.suspect(token=token, member=member)
         )
-        self._suspects = bool(rows)
+        self._ask_for_suspects_at = 0.0 if rows else now + _SUSPECTS_SECONDS
         for row in rows:
             self._apart = row
             # most poison works at once; one that was lost twice keeps others out for as long as it runs
@@ -284,6 +287,7 @@ class PollSource:
     async def _rest(self, seconds: float) -> None:
         """Until then, until something is expected sooner, or until woken."""
         look_at = boottime() + seconds
+        self._ask_for_suspects_at = 0.0
         while (left := min(look_at, self._expected_at) - boottime()) > 0 and not self._woken.is_set():
             self._sooner.clear()
             with contextlib.suppress(TimeoutError):
@@ -386,7 +390,7 @@ class PollSource:
             self._turned.pop(each, None)
         if self._apart is not None and any(each.row == self._apart for each in outcomes if id(each) in over):
             self._apart = None
-            self._suspects = True
+            self._ask_for_suspects_at = 0.0
             self._expect(0)
         if self._definition.limit is not None and over:
             self._expect(0)  # there is room again
