@@ -84,6 +84,8 @@ class PollSource:
         self._apart: ClaimedRow | None = None
         self._apart_until = 0.0
         self._more = False
+        self._idle = False  # the last look found nothing
+        self._next_at = math.inf
         self._pause = 0.0
         self._hindrance = 0.0
         self._expected_at = math.inf
@@ -116,6 +118,9 @@ class PollSource:
         look = self._looks_begun
         try:
             await self._pay_back()
+            if self._idle:
+                # before the look, which finds what becomes due meanwhile
+                self._next_at = await self._ask_for_next()
             rows = await self._suspect() or await self._due(min(limit, self._definition.batch))
         except DatabaseUnavailable:
             raise
@@ -124,7 +129,7 @@ class PollSource:
             return []
         self._hindrance = 0.0
         if rows:
-            self._pause = 0.0
+            self._idle, self._pause = False, 0.0
             self._facts.emit(RowsClaimed(self._definition.name, len(rows)))
         elif not self._more:
             self._last_empty_look = look
@@ -142,9 +147,11 @@ class PollSource:
         if self._hindrance:
             await self._rest(self._hindrance)
             return
+        if not self._idle:
+            self._idle = True
+            return  # for a look that knows when the next will be due
         self._pause = min(self._definition.idle, self._pause * 2 or _FIRST_PAUSE)
-        next_in = await self._next_in()
-        await self._rest(self._pause * random.uniform(0.8, 1.0) if next_in is None else min(self._pause, next_in))
+        await self._rest(min(self._pause * random.uniform(0.8, 1.0), self._next_at - boottime()))
 
     async def found_nothing(self) -> None:
         """Return after a look that begins from now on and finds nothing."""
@@ -278,11 +285,11 @@ class PollSource:
         self._last_empty_look = self._looks_begun
         self._empty_look.set()
 
-    async def _next_in(self) -> float | None:
-        try:
-            return await self._looking.run(self._claims.next_in())
-        except RotaError:
-            return None  # the look that comes tells of it
+    async def _ask_for_next(self) -> float:
+        """When the next row is due, on the clock of `boottime`, as far as the database knows."""
+        asked_at = boottime()
+        next_in = await self._looking.run(self._claims.next_in())
+        return math.inf if next_in is None else asked_at + next_in
 
     async def _rest(self, seconds: float) -> None:
         """Until then, until something is expected sooner, or until woken."""
