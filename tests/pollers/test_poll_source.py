@@ -204,7 +204,7 @@ async def pauses_of(source: PollSource, count: int, monkeypatch: pytest.MonkeyPa
         pauses.append(seconds)
 
     monkeypatch.setattr(source, "_rest", rest)
-    for _ in range(count):
+    while len(pauses) < count:
         assert await source.claim(10) == []
         await source.wait_for_more()
     return pauses
@@ -252,20 +252,40 @@ async def test_what_is_expected_while_it_asks_for_the_next_time_is_not_forgotten
     parts: Parts, db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = await parts.source.claim(10)
-    assert await parts.source.claim(10) == []
     monkeypatch.setattr("rota.pollers.source._FIRST_PAUSE", 3600.0)
     parts.source._definition = replace(parts.source._definition, idle=3600.0)
-    asked = parts.source._next_in
+    asked = parts.source._ask_for_next
 
-    async def ask_and_be_late() -> float | None:
+    async def ask_and_be_late() -> float:
         answer = await asked()
         await parts.source._settle_failed([FailedPoll(rows[0], describe(ValueError()), 0.05, 0.0)])
         return answer
 
-    monkeypatch.setattr(parts.source, "_next_in", ask_and_be_late)
+    monkeypatch.setattr(parts.source, "_ask_for_next", ask_and_be_late)
+    for _ in range(2):
+        assert await parts.source.claim(10) == []
+        async with asyncio.timeout(5):
+            await parts.source.wait_for_more()
 
-    async with asyncio.timeout(5):
-        await parts.source.wait_for_more()
+
+async def test_what_becomes_due_between_the_look_and_the_next_time_is_not_overlooked(
+    parts: Parts, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.pollers.source._FIRST_PAUSE", 3600.0)
+    parts.source._definition = replace(parts.source._definition, idle=3600.0)
+    db.execute("update feeds set fetched_at = now()")
+    asked = parts.source._ask_for_next
+
+    async def ask_and_become_due() -> float:
+        answer = await asked()
+        db.execute("update feeds set fetched_at = now() - interval '1 day' where id = 1")
+        return answer
+
+    assert await parts.source.claim(10) == []
+    await parts.source.wait_for_more()
+    monkeypatch.setattr(parts.source, "_ask_for_next", ask_and_become_due)
+
+    assert [row.key for row in await parts.source.claim(10)] == [[1]]
 
 
 async def test_what_was_expected_before_a_look_does_not_make_it_look_again(
@@ -274,6 +294,8 @@ async def test_what_was_expected_before_a_look_does_not_make_it_look_again(
     db.execute("delete from feeds")
     monkeypatch.setattr("rota.pollers.source._FIRST_PAUSE", 3600.0)
     parts.source._definition = replace(parts.source._definition, idle=3600.0)
+    assert await parts.source.claim(10) == []
+    await parts.source.wait_for_more()
     parts.source._expect(0)
     assert await parts.source.claim(10) == []
 

@@ -250,13 +250,12 @@ async def test_who_has_lost_its_identity_drops_what_it_held_and_the_row_is_polle
         working = asyncio.create_task(rota_app.work())
         await running.wait()
         db.execute("update rota.members set ended_at = now(), end_reason = 'expired' where ended_at is null")
-        await until(lambda: stamped(db) == [1], what="it is polled again")
-        await until(lambda: len(told) == 2, what="it is told")
-        assert cancelled == [1]
+        await until(lambda: cancelled == [1], what="it is dropped")
+        await until(lambda: stamped(db) == [1] and not claims(db), what="it is polled again")
         await stop(rota_app, working)
 
-    assert [(type(f), getattr(f, "losses", None)) for f in told] == [(RowLost, 1), (RowPolled, None)]
-    assert claims(db) == {}
+    # who rescues may be ourselves, before we know that it was us
+    assert {type(f) for f in told} >= {RowLost, RowPolled}
 
 
 async def test_a_suspect_that_was_running_when_the_identity_was_lost_keeps_no_other_out(
@@ -308,6 +307,21 @@ async def test_suspects_are_polled_one_at_a_time(rota_app: TestRota, db: Db) -> 
 
     assert max(map(len, seen)) == 1
     assert claims(db) == {}
+
+
+@pytest.mark.usefixtures("sleepy")
+async def test_a_suspect_that_failed_is_tried_again_when_its_pause_is_over(rota_app: TestRota, db: Db) -> None:
+    make_feeds(db, 1)
+    db.execute("insert into rota.poll_claims (poller, key, losses, retry_at) values ('fetch', '[1]', 1, now())")
+
+    @rota_app.poller(**EVERY_FIVE_MINUTES, idle=LATE, retry=Retry(attempts=3, backoff="constant", base=0.1))
+    async def fetch(feed: dict[str, Any]) -> None:
+        if current_poll().attempt < 4:
+            raise ValueError
+
+    working = asyncio.create_task(rota_app.work())
+    await until(lambda: stamped(db) == [1], what="its third attempt after the loss is well")
+    await stop(rota_app, working)
 
 
 POISON = """

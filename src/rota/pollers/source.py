@@ -40,8 +40,8 @@ __all__ = ["PollSource"]
 _FIRST_PAUSE = 0.25
 # What a row that went down with its process may do to the next: for so long it is the only one of its kind.
 _PROBATION_SECONDS = 1.0
-# How often such rows are looked for while there is always something else to do.
-_SUSPECTS_SECONDS = 1.0
+# There is seldom one, so not every look in a row asks for it.
+_SUSPECTS_SECONDS = 0.25
 # A look that PostgreSQL refuses is repeated, ever less often.
 _LONGEST_HINDRANCE = 60.0
 
@@ -80,10 +80,12 @@ class PollSource:
         self._turned: dict[int, FailedPoll] = {}  # the handler returned, and the row is not done all the same
         self._told: set[int] = set()
         self._told_locked: set[int] = set()
-        self._suspects_at = 0.0
+        self._ask_for_suspects_at = 0.0
         self._apart: ClaimedRow | None = None
         self._apart_until = 0.0
         self._more = False
+        self._idle = False  # the last look found nothing
+        self._next_at = math.inf
         self._pause = 0.0
         self._hindrance = 0.0
         self._expected_at = math.inf
@@ -95,7 +97,7 @@ class PollSource:
 
     def wake(self) -> None:
         """Look now: something may be due, or may have been given back."""
-        self._suspects_at = 0.0
+        self._ask_for_suspects_at = 0.0
         self._woken.set()
         self._sooner.set()
 
@@ -116,6 +118,9 @@ class PollSource:
         look = self._looks_begun
         try:
             await self._pay_back()
+            if self._idle:
+                # before the look, which finds what becomes due meanwhile
+                self._next_at = await self._ask_for_next()
             rows = await self._suspect() or await self._due(min(limit, self._definition.batch))
         except DatabaseUnavailable:
             raise
@@ -124,7 +129,7 @@ class PollSource:
             return []
         self._hindrance = 0.0
         if rows:
-            self._pause = 0.0
+            self._idle, self._pause = False, 0.0
             self._facts.emit(RowsClaimed(self._definition.name, len(rows)))
         elif not self._more:
             self._last_empty_look = look
@@ -142,9 +147,11 @@ class PollSource:
         if self._hindrance:
             await self._rest(self._hindrance)
             return
+        if not self._idle:
+            self._idle = True
+            return  # for a look that knows when the next will be due
         self._pause = min(self._definition.idle, self._pause * 2 or _FIRST_PAUSE)
-        next_in = await self._next_in()
-        await self._rest(self._pause * random.uniform(0.8, 1.0) if next_in is None else min(self._pause, next_in))
+        await self._rest(min(self._pause * random.uniform(0.8, 1.0), self._next_at - boottime()))
 
     async def found_nothing(self) -> None:
         """Return after a look that begins from now on and finds nothing."""
@@ -198,13 +205,13 @@ class PollSource:
 
     async def _suspect(self) -> list[ClaimedRow]:
         """One row that was lost with the process that polled it, while no other such row is being polled here."""
-        if boottime() < self._suspects_at or (self._apart is not None and boottime() < self._apart_until):
+        now = boottime()
+        if now < self._ask_for_suspects_at or (self._apart is not None and now < self._apart_until):
             return []
         _, rows = await self._taken(
             self._settling, lambda member, token, room: self._claims.suspect(token=token, member=member)
         )
-        # there may be some all the same: locked, waiting for their time, or beyond the limit
-        self._suspects_at = 0.0 if rows else boottime() + _SUSPECTS_SECONDS
+        self._ask_for_suspects_at = 0.0 if rows else now + _SUSPECTS_SECONDS
         for row in rows:
             self._apart = row
             # most poison works at once; one that was lost twice keeps others out for as long as it runs
@@ -278,21 +285,21 @@ class PollSource:
         self._last_empty_look = self._looks_begun
         self._empty_look.set()
 
-    async def _next_in(self) -> float | None:
-        try:
-            return await self._looking.run(self._claims.next_in())
-        except RotaError:
-            return None  # the look that comes tells of it
+    async def _ask_for_next(self) -> float:
+        """When the next row is due, on the clock of `boottime`, as far as the database knows."""
+        asked_at = boottime()
+        next_in = await self._looking.run(self._claims.next_in())
+        return math.inf if next_in is None else asked_at + next_in
 
     async def _rest(self, seconds: float) -> None:
         """Until then, until something is expected sooner, or until woken."""
         look_at = boottime() + seconds
+        self._ask_for_suspects_at = 0.0
         while (left := min(look_at, self._expected_at) - boottime()) > 0 and not self._woken.is_set():
             self._sooner.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._sooner.wait()
-        self._suspects_at = 0.0
 
     def _expect(self, seconds: float) -> None:
         """Something will be due then."""
@@ -390,7 +397,7 @@ class PollSource:
             self._turned.pop(each, None)
         if self._apart is not None and any(each.row == self._apart for each in outcomes if id(each) in over):
             self._apart = None
-            self._suspects_at = 0.0
+            self._ask_for_suspects_at = 0.0
             self._expect(0)
         if self._definition.limit is not None and over:
             self._expect(0)  # there is room again
