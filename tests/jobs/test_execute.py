@@ -176,6 +176,18 @@ async def test_a_wait_looks_once_more_when_its_time_is_up(rota_app: TestRota) ->
     assert job.wait_sync(timeout=0) == 7
 
 
+async def test_a_sync_body_that_raises_stop_iteration_fails_and_hangs_nobody(rota_app: TestRota) -> None:
+    @rota_app.task(retry=1)
+    def first() -> int:
+        return next(iter([]))
+
+    job = await first.enqueue()
+    await rota_app.drain()
+
+    dead = await job.refresh()
+    assert (dead.state, dead.errors[-1].message) == ("dead", "the body raised StopIteration")
+
+
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that look when they are told to or something is due, but hardly ever for the sake of looking."""

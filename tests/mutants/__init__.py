@@ -5,10 +5,12 @@ from __future__ import annotations
 from tests.mutants import (
     changes,
     concurrency,
+    due_rows,
     kernel,
     leadership,
     people,
     poller_checks,
+    polls,
     queue,
     rounds,
     rows,
@@ -35,4 +37,6 @@ MUTANTS = [
     *rounds.MUTANTS,
     *rows.MUTANTS,
     *poller_checks.MUTANTS,
+    *due_rows.MUTANTS,
+    *polls.MUTANTS,
 ]

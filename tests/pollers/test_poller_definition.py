@@ -21,6 +21,7 @@ def declare(**options: Any) -> Any:
     [
         ({}, "nothing says when a row is due: give last= with interval=, due=, or where="),
         ({"last": "last"}, "interval= is missing"),
+        ({"where": "a", "retry": Retry(losses=1)}, r"Retry\(losses=...\) is for tasks"),
         ({"where": "a", "interval": "5m"}, "interval= and adaptive= need last= or due="),
         ({"where": "a", "adaptive": Adaptive("1m", "1h")}, "interval= and adaptive= need last= or due="),
         ({"last": "last", "interval": "0s"}, "interval is '0s'; it is more than nothing"),

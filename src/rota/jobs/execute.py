@@ -144,7 +144,11 @@ class Executor:
         def body() -> Any:
             loop.call_soon_threadsafe(begun.set)
             args, kwargs = call_of(task, job, self._desk)
-            return context.run(task.function, *args, **kwargs)
+            try:
+                return context.run(task.function, *args, **kwargs)
+            except StopIteration as error:
+                # no future can hold it, and whoever waits would wait for ever
+                raise RuntimeError("the body raised StopIteration") from error
 
         future = self._threads.submit(body)
         waiting = asyncio.wrap_future(future)

@@ -239,7 +239,10 @@ def _positive(what: str, value: Duration) -> float:
 
 
 def _retry(retry: Retry | int | None) -> Retry:
-    return retry if isinstance(retry, Retry) else Retry(attempts=1 if retry is None else retry)
+    policy = retry if isinstance(retry, Retry) else Retry(attempts=1 if retry is None else retry)
+    if policy.losses is not None:
+        raise ConfigurationError("Retry(losses=...) is for tasks: a row that was lost with three processes is parked")
+    return policy
 
 
 def _is_count(number: Any, most: int | None) -> bool:

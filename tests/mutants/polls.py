@@ -1,0 +1,181 @@
+"""Guards of what becomes of rows that were taken: tokens, pauses, parking, and answers that never came."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+SETTLING = "tests/pollers/test_settling.py"
+ATTEMPTS = "tests/pollers/test_attempts.py"
+POLLING = "tests/pollers/test_polling.py"
+SOURCE = "tests/pollers/test_poll_source.py"
+SEEDS = "tests/pollers/test_seed_tests.py"
+CONSUME = "tests/service/test_consume.py"
+
+MUTANTS = [
+    Mutant(
+        "a stamp under a void token",
+        "pollers/settle.py",
+        """              and claim.key = rota_row.rota_key
+              and claim.token = rota_row.rota_token
+""",
+        """              and claim.key = rota_row.rota_key
+""",
+        SETTLING,
+    ),
+    Mutant(
+        "a failure under a void token",
+        "pollers/settle.py",
+        """            where claim.poller = %(poller)s
+              and claim.key = given.key
+              and claim.token = given.token
+            for update
+        ) as claim
+    )
+    update""",
+        """            where claim.poller = %(poller)s
+              and claim.key = given.key
+            for update
+        ) as claim
+    )
+    update""",
+        SETTLING,
+    ),
+    Mutant(
+        "a hand-back of a row under a void token",
+        "pollers/settle.py",
+        """            where claim.poller = %(poller)s
+              and claim.key = given.key
+              and claim.token = given.token
+            for update
+        ) as claim
+    ), kept""",
+        """            where claim.poller = %(poller)s
+              and claim.key = given.key
+            for update
+        ) as claim
+    ), kept""",
+        SETTLING,
+    ),
+    Mutant(
+        "a release of what others took",
+        "pollers/settle.py",
+        """          and claim.poller = %(poller)s
+          and claim.token = %(token)s
+        order by claim.key
+""",
+        """          and claim.poller = %(poller)s
+        order by claim.key
+""",
+        SOURCE,
+    ),
+    Mutant(
+        "parked rows among those that are taken",
+        "pollers/look.py",
+        """                  or rota_claim.parked_at is not null
+""",
+        "",
+        ATTEMPTS,
+    ),
+    Mutant(
+        "waiting rows among those that are taken",
+        "pollers/look.py",
+        """                  or rota_claim.retry_at > (select rota_clock.rota_now from rota_clock)
+""",
+        "",
+        SEEDS,
+    ),
+    Mutant(
+        "suspects beside each other",
+        "pollers/look.py",
+        """                  or rota_claim.losses > 0
+""",
+        "",
+        POLLING,
+    ),
+    Mutant(
+        "a stamp that waits for the application",
+        "pollers/settle.py",
+        """for no key update {skip}
+""",
+        """for no key update
+""",
+        SETTLING,
+    ),
+    Mutant(
+        "a claim on a row that is gone",
+        "pollers/settle.py",
+        """            select rota_held.rota_place from rota_held where rota_held.rota_gone
+            union all
+""",
+        "",
+        SETTLING,
+    ),
+    Mutant(
+        "a failure without a pause",
+        "pollers/settle.py",
+        "retry_at = {schema}.now() + held.pause * interval '1 second',",
+        "retry_at = {schema}.now(),",
+        ATTEMPTS,
+    ),
+    Mutant(
+        "a row that is never parked",
+        "pollers/settle.py",
+        "parked_at = case when held.pause is null then {schema}.now() end,",
+        "parked_at = null,",
+        ATTEMPTS,
+    ),
+    Mutant(
+        "a poison row that is never parked",
+        "pollers/rescue.py",
+        "parked_at = case when claim.losses + 1 >= %(lost_limit)s then {schema}.now() end,",
+        "parked_at = null,",
+        POLLING,
+    ),
+    Mutant(
+        "a row that keeps its state",
+        "pollers/settle.py",
+        '"undone": plan.parts["where"] if definition.form == "state" else "false",',
+        '"undone": "false",',
+        SETTLING,
+    ),
+    Mutant(
+        "a claim that was cut off",
+        "pollers/source.py",
+        """            self._owed.add((member, token))
+            raise
+""",
+        """            raise
+""",
+        SOURCE,
+    ),
+    Mutant(
+        "a claim that came too late",
+        "pollers/source.py",
+        """            self._owed.add((member, token))  # too late to start anything
+""",
+        """            pass
+""",
+        SOURCE,
+    ),
+    Mutant(
+        "a claim that is on its way",
+        "pollers/source.py",
+        " - self._under_way",
+        "",
+        SOURCE,
+    ),
+    Mutant(
+        "a stamp whose answer was lost",
+        "pollers/source.py",
+        'fate == "lost" and id(outcome) in asked_before and self._still_us(outcome)',
+        "False",
+        SETTLING,
+    ),
+    Mutant(
+        "an outcome told twice",
+        "pollers/source.py",
+        "fresh = [outcome for outcome in outcomes if id(outcome) not in self._told]",
+        "fresh = list(outcomes)",
+        SETTLING,
+    ),
+]
