@@ -42,6 +42,7 @@ def greeting(dsn: str) -> str:
         return greet.enqueue_sync("you").wait_sync(20)
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_a_change_is_picked_up_and_broken_code_is_waited_out(tmp_path: Path, rota_database: str) -> None:
     file = tmp_path / "tasks.py"

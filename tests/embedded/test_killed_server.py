@@ -15,6 +15,8 @@ import pytest
 from rota.embedded import EmbeddedServer, status, stop
 from rota.errors import DataDirectoryError
 
+pytestmark = pytest.mark.long
+
 BUSY = "do $$ begin loop end loop; end $$"  # a backend that computes does not notice that its server is gone
 
 

@@ -35,6 +35,8 @@ from rota.leases.members import leave_member
 from rota.postgres.query import Query
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.long
+
 ONE, TWO, GONE = UUID(int=1), UUID(int=2), UUID(int=9)
 TASKS = {"t": 1}
 FAILURE = Failure("ValueError", "no", "trace")

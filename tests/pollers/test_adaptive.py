@@ -16,6 +16,8 @@ from rota.pollers.running import current_poll
 from rota.pollers.settle import tidy
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.long
+
 MINUTE = timedelta(minutes=1)
 
 

@@ -12,6 +12,8 @@ from rota.pollers.inspect import backlog
 from rota.pollers.plan import plan_of
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[Db]:

@@ -14,6 +14,8 @@ from rota.pollers.due import Plan
 from rota.pollers.plan import plan_of
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.long
+
 # Of 20,000 rows that are enabled 5 were never polled, and 5 are due; 5,000 will never be due again. 5,000 are not enabled.
 ROWS = """
     create table rows (

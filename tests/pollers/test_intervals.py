@@ -11,6 +11,8 @@ from tests.pollers.tables import NOON, Db, column, due_rows, poller, round_of, s
 from rota.facts import PollerHindered, RowFailed
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[Db]:

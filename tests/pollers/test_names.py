@@ -11,6 +11,8 @@ from tests.pollers.tables import Db, due_rows, poller, round_of, stop_clock
 from rota.errors import ConfigurationError
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.long
+
 NASTY = [
     "Mixed Case",
     'quo"ted',

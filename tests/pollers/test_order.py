@@ -14,6 +14,8 @@ from rota import Adaptive, Retry
 from rota.pollers.pollers import Pollers
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.long
+
 SOURCES = """
     create table rows (
         id int primary key,

@@ -23,6 +23,8 @@ from rota.pollers.source import PollSource
 from rota.postgres.query import Statement
 from rota.testing import TestRota, fact
 
+pytestmark = pytest.mark.long
+
 Db = psycopg.Connection[Any]
 
 FEEDS = """

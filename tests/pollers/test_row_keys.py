@@ -17,6 +17,8 @@ from rota.facts import RowFailed
 from rota.pollers.running import current_poll
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.long
+
 HALF = timezone(timedelta(hours=5, minutes=30))
 
 

@@ -12,6 +12,8 @@ from rota import ConfigurationError, NotPossible
 from rota.pollers.keys import read_keys_sync
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.long
+
 Db = psycopg.Connection[Any]
 
 

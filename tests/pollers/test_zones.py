@@ -20,6 +20,8 @@ from rota.pollers.settle import Finish
 from rota.postgres.query import Query
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.long
+
 # half an hour after clocks went forward in America/St_Johns: that day has 23 hours there
 JUMP = datetime(2024, 3, 10, 6, 0, tzinfo=UTC)
 ZONES = ("Pacific/Chatham", "America/St_Johns")

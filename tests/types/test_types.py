@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 RIGHT = HERE / "right.py"
 WRONG = HERE / "wrong.py"
