@@ -278,12 +278,13 @@ def test_pollers_are_paused_and_resumed(poll: Run, db: Db, app_file: str, declar
     assert "nothing to do: poller fetch is paused" in again.err
     assert listed.count("by ana") == 2
     assert (idle.out.split()[1], busy.out.split()[1]) == ("0", "1")
+    assert "poller fetch is paused by ana: nothing is taken until `rota pollers resume fetch`" in idle.err
     assert (trying.err, twice.err) == ("would resume poller fetch\n", "nothing to do: poller fetch is not paused\n")
     assert resumed.err == "poller fetch is active\npoller pairs is active\n"
     assert audit(db) == [("ana", "poller.pause")] * 2 + [("ana", "poller.resume")] * 2
 
 
-@pytest.mark.parametrize("verb", [["pause"], ["resume"], ["release", "--all"]])
+@pytest.mark.parametrize("verb", [["pause"], ["resume"], ["release", "--all"], ["parked"]])
 def test_a_poller_that_nobody_has_declared_is_told_of(poll: Run, db: Db, verb: list[str]) -> None:
     done = poll(verb[0], "nope", *verb[1:])
 

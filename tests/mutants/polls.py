@@ -10,6 +10,7 @@ POLLING = "tests/pollers/test_polling.py"
 SOURCE = "tests/pollers/test_poll_source.py"
 SEEDS = "tests/pollers/test_seed_tests.py"
 CONSUME = "tests/service/test_consume.py"
+ROUNDS = "tests/pollers/test_rounds.py"
 
 MUTANTS = [
     Mutant(
@@ -177,5 +178,51 @@ MUTANTS = [
         "fresh = [outcome for outcome in outcomes if id(outcome) not in self._told]",
         "fresh = list(outcomes)",
         SETTLING,
+    ),
+    Mutant(
+        "a pace read before another polled the row",
+        "pollers/look.py",
+        """            -- read anew where someone has polled it meanwhile: the user's row does not tell that it is not due any more
+            {lock}
+""",
+        "",
+        ROUNDS,
+    ),
+    Mutant(
+        "a lost row that is not due",
+        "pollers/look.py",
+        '              and {due}\n            {lock}\n        ) as rota_row\n        limit %(limit)s\n    )""")',
+        '            {lock}\n        ) as rota_row\n        limit %(limit)s\n    )""")',
+        ROUNDS,
+    ),
+    Mutant(
+        "a round that gives up where others were first",
+        "pollers/poller.py",
+        """            if not self._source.found_more:
+                break""",
+        "            break",
+        ROUNDS,
+    ),
+    Mutant(
+        "a round that hides what hinders it",
+        "pollers/poller.py",
+        """            self._check_look()
+""",
+        "",
+        ROUNDS,
+    ),
+    Mutant(
+        "a round that is ended with its rows",
+        "pollers/poller.py",
+        "            loop.add_signal_handler(signal.SIGTERM, end)",
+        "            pass",
+        ROUNDS,
+    ),
+    Mutant(
+        "few rows for each slow look",
+        "pollers/source.py",
+        "limit + int(rate * self._look_seconds) if self._look_seconds > _SLOW_SECONDS else limit",
+        "limit",
+        ROUNDS,
     ),
 ]

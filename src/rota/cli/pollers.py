@@ -176,7 +176,10 @@ def run(
             stats = poller.run_once_sync(max_rows or 10)
         else:
             stats = poller.poll_sync(*read_keys_sync(app.database, name, [key], poller.definition)[0])
+        paused = [view for view in app.pollers.list_sync() if view.name == name and view.paused_at is not None]
     _print_stats(stats, key, as_json)
+    if paused and not stats.claimed:
+        say(f"poller {name} is paused by {paused[0].paused_by}: nothing is taken until `rota pollers resume {name}`")
     if stats.errors or stats.held_by is not None:
         sys.exit(1)
 

@@ -140,14 +140,16 @@ class Executor:
             return await self._within(definition.handler(row))
         if self._threads is None:
             self._threads = ThreadPoolExecutor(definition.concurrency, thread_name_prefix="rota-poll")
-        future = self._threads.submit(contextvars.copy_context().run, _called, definition.handler, row)
+        threads = self._threads
+        future = threads.submit(contextvars.copy_context().run, _called, definition.handler, row)
         try:
             value = await self._within(asyncio.wrap_future(future))
         except (TimeoutError, asyncio.CancelledError):
             if not future.done() and not future.cancel():
                 # its thread is lost to others, who must not wait for it
-                self._threads.shutdown(wait=False)
-                self._threads = None
+                threads.shutdown(wait=False)
+                if self._threads is threads:
+                    self._threads = None
                 self._occupied(future)
             raise
         # a coroutine, from what did not look like a coroutine function

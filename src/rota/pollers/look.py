@@ -89,6 +89,8 @@ _PACED = _whole("""
               and rota_pace.due_at <= (select rota_clock.rota_now from rota_clock)
               and not {paused}
             order by rota_pace.due_at
+            -- read anew where someone has polled it meanwhile: the user's row does not tell that it is not due any more
+            {lock}
         ) as rota_pace
         cross join lateral (
             select {row}
@@ -126,6 +128,7 @@ _LOST = _whole("""
             where ({where}
             )
               and {claimed_row}
+              and {due}
             {lock}
         ) as rota_row
         limit %(limit)s
@@ -159,7 +162,7 @@ def look(plan: Plan) -> tuple[str, dict[str, str]]:
 def look_for_lost(plan: Plan) -> tuple[str, dict[str, str]]:
     """The same for rows that went down with their process, as `rota_lost`."""
     claimed_row = plan.shape.is_row(plan.definition.key, "rota_claim.rota_claimed_key")
-    return _LOST, plan.parts | {"lock": LOCK, "claimed_row": claimed_row}
+    return _LOST.replace("{due}", plan.when[0]), plan.parts | {"lock": LOCK, "claimed_row": claimed_row}
 
 
 def _found(*looks: str) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from rota.errors import NotPossible
-from rota.pollers.inspect import PollerView, get_poller
+from rota.pollers.inspect import ParkedRow, PollerView, get_poller, list_parked
 from rota.postgres.audit import record
 from rota.postgres.query import Query, Steps, nothing, scalar, statement
 
-__all__ = ["pause_poller", "release_rows", "resume_poller"]
+__all__ = ["find_parked", "pause_poller", "release_rows", "resume_poller"]
 
 PAUSE = statement(
     "pause_poller",
@@ -92,6 +92,13 @@ def release_rows(poller: str, keys: Sequence[Sequence[Any]] | None, *, held: boo
     told = None if keys is None else [list(key) for key in keys[:100]]
     yield record(by, "poller.release", {"poller": poller, "rows": count, "keys": told, "held": held})
     return count
+
+
+def find_parked(name: str, *, limit: int, after: Sequence[Any] | None) -> Steps[list[ParkedRow]]:
+    """The rows of this poller that are parked, by key."""
+    yield from _found(name)
+    rows: list[ParkedRow] = yield list_parked(name, limit=limit, after=after)
+    return rows
 
 
 def _release(poller: str, keys: Sequence[Sequence[Any]] | None, held: bool, channel: str) -> Query[int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
@@ -41,6 +43,8 @@ T = TypeVar("T")
 # A round goes on past rows that fail, so that they do not take the places of others; but not for ever.
 _MOST_FAILURES = 10
 _LOCKED_SECONDS = 0.25
+_LOCKED_PATIENCE = 60.0
+_MOST_LOOKS = 100
 # For how long what became of a row is tried to be written while PostgreSQL does not answer, and how often.
 _PATIENCE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.25
@@ -199,14 +203,31 @@ class _Round:
 
     async def poll_due(self, max_rows: int) -> PollStats:
         await self._rescue()
-        claimed = 0
-        while self._completed < max_rows and claimed < _MOST_FAILURES * max_rows:
+        claimed = looks_in_vain = 0
+        while self._completed < max_rows and claimed < _MOST_FAILURES * max_rows and looks_in_vain < _MOST_LOOKS:
             rows = await self._source.claim(max_rows - self._completed)
-            if not rows:
+            if rows:
+                claimed += len(rows)
+                await self._run(rows)
+                continue
+            self._check_look()
+            if not self._source.found_more:
                 break
-            claimed += len(rows)
-            await self._run(rows)
+            looks_in_vain += 1  # others had first what was found, and there is more
         return PollStats(claimed, self._completed, self._errors)
+
+    def _check_look(self) -> None:
+        """Raise why nothing was found, if it is not for want of due rows."""
+        name = self._plan.definition.name
+        if self._source.hindered_by is not None:
+            raise RotaError(
+                f"Poller {name!r} cannot look for rows of {self._plan.shape}: PostgreSQL says {self._source.hindered_by!r}."
+            )
+        if not self._control.may_act:
+            raise DatabaseUnavailable(
+                f"Poller {name!r} may not take rows: the session that keeps this process's lease is lost. Nothing is wrong with the "
+                "call; repeat it when the database is back."
+            )
 
     async def poll_this(self, key: list[Any]) -> PollStats:
         await self._rescue()
@@ -237,7 +258,7 @@ class _Round:
 
     async def _run(self, rows: Sequence[ClaimedRow]) -> None:
         """Poll these to their end."""
-        self._held = list(rows)
+        self._held += rows
         tasks = [asyncio.create_task(self._run_one(row)) for row in rows]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -258,11 +279,14 @@ class _Round:
                 if self._ending or isinstance(error, KeyboardInterrupt):
                     raise  # cancelled by us
                 outcome = self._executor.broken(row, error)
-        while True:
-            left = await _patiently(lambda: self._source.settle([outcome]))
-            if not left:
-                break
-            await asyncio.sleep(_LOCKED_SECONDS)  # the application has the row locked
+        patience = Deadline.after(_LOCKED_PATIENCE)
+        while await _patiently(lambda: self._source.settle([outcome])):
+            if patience.left <= 0:
+                self._errors.append(
+                    f"{key_text(row.key)}: it was polled, but someone has it locked, so it is not stamped and will be polled again"
+                )
+                return  # it is given back at the end
+            await asyncio.sleep(_LOCKED_SECONDS)
         self._held.remove(row)
 
     def _settled(self, outcome: Outcome, fate: str) -> None:
@@ -304,4 +328,25 @@ def _now(call: Coroutine[Any, Any, R], verb: str) -> R:
         asyncio.get_running_loop()
         call.close()
         raise RotaError(f"{verb}_sync() cannot run inside an event loop. Write: await poller.{verb}(...)")
-    return asyncio.run(call)
+    ended = False
+
+    async def until_ended() -> R:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def end() -> None:
+            nonlocal ended
+            ended = True
+            task.cancel()
+
+        # what was taken is given back before a process ends that is told to, unless it has ideas of its own
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            loop.add_signal_handler(signal.SIGTERM, end)
+        return await call
+
+    try:
+        return asyncio.run(until_ended())
+    except asyncio.CancelledError:
+        if ended:
+            signal.raise_signal(signal.SIGTERM)
+        raise

@@ -11,8 +11,8 @@ from rota.errors import ConfigurationError
 from rota.pollers.adaptive import Adaptive
 from rota.pollers.check import PollerCheck
 from rota.pollers.definition import CountedFrom, PollerDefinition, Unit, define
-from rota.pollers.inspect import ParkedRow, PollerView, list_parked, list_pollers
-from rota.pollers.operate import pause_poller, release_rows, resume_poller
+from rota.pollers.inspect import ParkedRow, PollerView, list_pollers
+from rota.pollers.operate import find_parked, pause_poller, release_rows, resume_poller
 from rota.pollers.poller import Home, Poller
 from rota.pollers.shape import key_value
 from rota.pollers.tally import PollerTally, Tally
@@ -152,11 +152,11 @@ class Pollers(Mapping[str, Poller[..., Any]]):
         return self._home.database.run_steps_sync(steps, dry_run=dry_run)
 
     async def parked(self, name: str, *, limit: int = 100, after: Sequence[Any] | None = None) -> Sequence[ParkedRow]:
-        """Rows whose attempts are used up, by key; `after` is the key of the last of the page before."""
-        return await self._home.database.run(list_parked(name, limit=limit, after=after))
+        """Rows whose attempts are used up, by key; `after` is the key of the last of the page before. Raises NotPossible."""
+        return await self._home.database.run_steps(find_parked(name, limit=limit, after=after))
 
     def parked_sync(self, name: str, *, limit: int = 100, after: Sequence[Any] | None = None) -> Sequence[ParkedRow]:
-        return self._home.database.run_sync(list_parked(name, limit=limit, after=after))
+        return self._home.database.run_steps_sync(find_parked(name, limit=limit, after=after))
 
     async def release(
         self,

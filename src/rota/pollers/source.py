@@ -42,6 +42,8 @@ _FIRST_PAUSE = 0.25
 _PROBATION_SECONDS = 1.0
 # There is seldom one, so not every look in a row asks for it.
 _SUSPECTS_SECONDS = 0.25
+# From when on a look is slow.
+_SLOW_SECONDS = 0.05
 # A look that PostgreSQL refuses is repeated, ever less often.
 _LONGEST_HINDRANCE = 60.0
 
@@ -84,6 +86,11 @@ class PollSource:
         self._apart: ClaimedRow | None = None
         self._apart_until = 0.0
         self._more = False
+        #: what PostgreSQL said of the last look, if it refused it
+        self.hindered_by: str | None = None
+        self._look_seconds = 0.0
+        self._looked_at = boottime()
+        self._polled = 0  # since then
         self._idle = False  # the last look found nothing
         self._next_at = math.inf
         self._pause = 0.0
@@ -121,13 +128,13 @@ class PollSource:
             if self._idle:
                 # before the look, which finds what becomes due meanwhile
                 self._next_at = await self._ask_for_next()
-            rows = await self._suspect() or await self._due(min(limit, self._definition.batch))
+            rows = await self._suspect() or await self._due(min(self._enough(limit), self._definition.batch))
         except DatabaseUnavailable:
             raise
         except RotaError as error:
             self._hindered(error)
             return []
-        self._hindrance = 0.0
+        self._hindrance, self.hindered_by = 0.0, None
         if rows:
             self._idle, self._pause = False, 0.0
             self._facts.emit(RowsClaimed(self._definition.name, len(rows)))
@@ -135,6 +142,13 @@ class PollSource:
             self._last_empty_look = look
             self._empty_look.set()
         return rows
+
+    def _enough(self, limit: int) -> int:
+        """How many to ask for: where a look is slow, as behind very many rows that wait, also what is polled while the next one
+        goes on."""
+        now, polled = boottime(), self._polled
+        rate, self._looked_at, self._polled = polled / max(now - self._looked_at, 0.001), now, 0
+        return limit + int(rate * self._look_seconds) if self._look_seconds > _SLOW_SECONDS else limit
 
     async def wait_for_more(self) -> None:
         """Return when a look may find something."""
@@ -168,11 +182,19 @@ class PollSource:
             return await self._settling.run(self._claims.this(key, token=token, member=member))
 
         exists, rows = await self._take(take)
+        if rows:
+            self._facts.emit(RowsClaimed(self._definition.name, 1))
         return exists, rows[0] if rows else None
+
+    @property
+    def found_more(self) -> bool:
+        """Whether the last look found as many rows as it could take, or others had some of them first."""
+        return self._more
 
     async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """Make them durable, and tell of each once, also when this is repeated since an answer did not come."""
         reach("settle.before")
+        self._polled += len(outcomes)
         fresh = [outcome for outcome in outcomes if id(outcome) not in self._told]
         for outcome in fresh:
             if isinstance(outcome, SettledPoll):
@@ -196,11 +218,12 @@ class PollSource:
         return []
 
     async def _due(self, limit: int) -> list[ClaimedRow]:
-        claims = self._claims
+        claims, began = self._claims, boottime()
         self._more, rows = await self._taken(
             self._looking,
             lambda member, token, room: claims.due(limit=min(limit, room or limit), token=token, member=member),
         )
+        self._look_seconds = boottime() - began
         return rows
 
     async def _suspect(self) -> list[ClaimedRow]:
@@ -280,6 +303,7 @@ class PollSource:
         cause = error.__cause__
         # ours would tell of Rota's own tables
         said = (cause.diag.message_primary if isinstance(cause, psycopg.Error) else None) or str(error)
+        self.hindered_by = said
         self._facts.emit(PollerHindered(self._definition.name, said, self._hindrance))
         # also for a drain: there is nothing that it could wait for
         self._last_empty_look = self._looks_begun
