@@ -194,6 +194,7 @@ async def test_what_is_remembered_of_outcomes_ends_with_them(parts: Parts) -> No
 
     remembered = ("_asked", "_told", "_told_locked", "_turned", "_owed", "_under_way")
     assert [name for name in remembered if getattr(parts.source, name)] == []
+    assert not parts.source._pieces._room
 
 
 async def pauses_of(source: PollSource, count: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
