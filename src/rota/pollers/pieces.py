@@ -70,7 +70,7 @@ class Pieces(Generic[Outcome]):
                 else:
                     waiting += piece
             else:
-                self.forget(map(id, piece))
+                self._forget(map(id, piece))
         return refused, waiting
 
     def refused_for(self, outcome: Outcome) -> float | None:
@@ -79,7 +79,7 @@ class Pieces(Generic[Outcome]):
             return None
         return boottime() - self._refused_at[id(outcome)]
 
-    def forget(self, ids: Iterable[int]) -> None:
+    def _forget(self, ids: Iterable[int]) -> None:
         for each in ids:
             self._room.pop(each, None)
             self._refused_at.pop(each, None)

@@ -420,7 +420,6 @@ class PollSource:
         over = set(map(id, outcomes)) - set(map(id, left))
         self._told -= over
         self._told_locked -= over
-        self._pieces.forget(over)
         for each in over:
             self._turned.pop(each, None)
         if self._apart is not None and any(each.row == self._apart for each in outcomes if id(each) in over):
