@@ -112,7 +112,7 @@ def _alone(query: Query[Claim]) -> Steps[Claim]:
 async def _plain_loop(plan: Plan, sessions: Sessions) -> None:
     claims, finish, member = Claims(plan), Finish(plan), uuid4()
     while rows := (await sessions.looking.run(claims.due(limit=BATCH, token=new_token(), member=member))).rows:
-        await sessions.settling.run(finish.many(rows, [False] * len(rows)))
+        await sessions.stamping.run(finish.many(rows, [False] * len(rows)))
 
 
 async def _timed(work: Any) -> float:

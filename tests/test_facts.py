@@ -15,6 +15,7 @@ from rota.facts import (
     PollerHindered,
     RowClaimLost,
     RowFailed,
+    RowHindered,
     RowLocked,
     RowLost,
     RowPolled,
@@ -121,6 +122,7 @@ def test_what_becomes_of_polled_rows_is_told_where_someone_must_know(caplog: pyt
         facts.emit(RowLost("fetch", [7], uuid4(), 3, True))
         facts.emit(RowClaimLost("fetch", [7], 1))
         facts.emit(RowLocked("fetch", [7]))
+        facts.emit(RowHindered("fetch", [7], "canceling statement due to lock timeout"))
         facts.emit(RowRaisedAfterSuccess("fetch", [7], error))
         facts.emit(PollerHindered("fetch", "column feeds.x does not exist", 2.0))
     stop()
@@ -151,6 +153,12 @@ def test_what_becomes_of_polled_rows_is_told_where_someone_must_know(caplog: pyt
             "WARNING",
             ": row 7 was polled and cannot be stamped yet: someone holds a lock on it. Look for an old transaction in "
             "pg_stat_activity (xact_start)",
+            False,
+        ),
+        (
+            "WARNING",
+            ": row 7 was polled, and what became of it cannot be written yet: canceling statement due to lock timeout. Look at the "
+            "triggers of its table, and at what they wait for in pg_stat_activity",
             False,
         ),
         ("ERROR", ": row 7 is polled, but its handler raised after its transaction: ValueError: no such feed", True),

@@ -44,6 +44,7 @@ __all__ = [
     "PoolerDetected",
     "RowClaimLost",
     "RowFailed",
+    "RowHindered",
     "RowLocked",
     "RowLost",
     "RowPolled",
@@ -487,6 +488,16 @@ class RowLocked(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class RowHindered(Fact):
+    """What became of a row cannot be written: PostgreSQL refuses it for a lock, for what others do at the same time, or since it
+    takes too long. It is tried again; a stamp that is refused for half a minute makes its poll a failed one."""
+
+    poller: str
+    key: list[Any]
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class RowRaisedAfterSuccess(Fact):
     """A handler raised after its transaction had committed: the row is polled all the same."""
 
@@ -497,7 +508,7 @@ class RowRaisedAfterSuccess(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PollerHindered(Fact):
-    """PostgreSQL refuses to look for due rows: the table has changed, or rights are missing. It is tried again."""
+    """PostgreSQL refuses to look for due rows: the table has changed, rights are missing, or it takes too long. It is tried again."""
 
     poller: str
     error: str

@@ -187,6 +187,27 @@ async def test_an_outcome_that_is_refused_as_lost_is_told_as_lost_though_the_row
     assert ([type(f) for f in told], stamped(db)) == ([RowClaimLost], [])
 
 
+async def test_a_stamp_whose_answer_was_lost_is_done_though_it_was_refused_together_with_others_later(
+    parts: Parts, rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (Polled(row, changed=False, seconds=0.0) for row in await parts.source.claim(2))
+    run = parts.sessions.stamping.run
+
+    async def run_and_lose_the_answer(query: Any) -> Any:
+        await run(query)
+        raise DatabaseUnavailable("no answer")
+
+    monkeypatch.setattr(parts.sessions.stamping, "run", run_and_lose_the_answer)
+    with pytest.raises(DatabaseUnavailable):
+        await parts.source.settle([first])
+    monkeypatch.setattr(parts.sessions.stamping, "run", run)
+    db.execute("alter table feeds add check (id = 1 or fetched_at is null)")
+    with rota_app.facts.recorded(RowPolled, RowClaimLost) as told:
+        assert await parts.source.settle([first, second]) == []
+
+    assert [(type(each), each.key) for each in told] == [(RowPolled, [1])]
+
+
 async def test_what_is_remembered_of_outcomes_ends_with_them(parts: Parts) -> None:
     rows = await parts.source.claim(10)
 
@@ -194,6 +215,7 @@ async def test_what_is_remembered_of_outcomes_ends_with_them(parts: Parts) -> No
 
     remembered = ("_asked", "_told", "_told_locked", "_turned", "_owed", "_under_way")
     assert [name for name in remembered if getattr(parts.source, name)] == []
+    assert not parts.source._pieces._room
 
 
 async def pauses_of(source: PollSource, count: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:

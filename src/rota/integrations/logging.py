@@ -191,6 +191,11 @@ def words(fact: Fact) -> Words | None:
                 f"poller {poller}: row {_key(key)} was polled and cannot be stamped yet: someone holds a lock on it. Look for an old "
                 "transaction in pg_stat_activity (xact_start)"
             )
+        case facts.RowHindered(poller, key, error):
+            return logging.WARNING, (
+                f"poller {poller}: row {_key(key)} was polled, and what became of it cannot be written yet: {error}. Look at the "
+                "triggers of its table, and at what they wait for in pg_stat_activity"
+            )
         case facts.RowRaisedAfterSuccess(poller, key, error):
             return logging.ERROR, (
                 f"poller {poller}: row {_key(key)} is polled, but its handler raised after its transaction: {_brief(error)}"

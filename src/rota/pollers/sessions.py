@@ -17,18 +17,22 @@ _SETTLING = _AS_THE_USER | {
     "enable_bitmapscan": "off",
     "lock_timeout": "2s",
 }
+# A stamp runs the user's triggers: it may take long, and for what they wait, others need not wait for long.
+_STAMPING = _SETTLING | {"lock_timeout": "1s"}
 _MOST = 3  # of each kind: statements are short
 
 
 class Sessions:
-    """For looks at the user's table, for what becomes of rows, and for the transactions of handlers. Opened at first use."""
+    """For looks at the user's table, for stamps in it, for claims, and for the transactions of handlers. Opened at first use."""
 
     def __init__(self, database: Database, *, pollers: int, handlers: int) -> None:
         size = min(max(1, pollers), _MOST)
         self.looking = database.apart("poll", size=size, settings=_LOOKING)
-        self.settling = database.apart("stamp", size=size, settings=_SETTLING)
+        self.stamping = database.apart("stamp", size=size, settings=_STAMPING)
+        # apart from stamps: rescue, and what is handed back, must not wait for a slow one
+        self.settling = database.apart("claims", size=size, settings=_SETTLING)
         self.transactions = database.apart("row", size=max(1, handlers), purpose="poll.transaction()")
 
     async def close(self) -> None:
-        for database in (self.transactions, self.settling, self.looking):
+        for database in (self.transactions, self.stamping, self.settling, self.looking):
             await database.close()

@@ -13,18 +13,17 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
-
-import psycopg
 
 from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, RotaError
-from rota.facts import Facts, PollerHindered, RowClaimLost, RowFailed, RowLocked, RowPolled, RowsClaimed
+from rota.facts import Facts, PollerHindered, RowClaimLost, RowFailed, RowHindered, RowLocked, RowPolled, RowsClaimed
 from rota.leases.control import Control
 from rota.pollers.claim import OWN_BITS, Claim, ClaimedRow, Claims, new_token
 from rota.pollers.due import Plan
 from rota.pollers.execute import FailedPoll, Outcome, Polled, SettledPoll
+from rota.pollers.pieces import Pieces, is_too_slow, may_pass, said
 from rota.pollers.running import key_text, not_done
 from rota.pollers.sessions import Sessions
 from rota.pollers.settle import Failed, Fate, Finish, fail, hand_back, held_tokens, release_token
@@ -36,6 +35,8 @@ from rota.service.points import reach
 
 __all__ = ["PollSource"]
 
+T = TypeVar("T")
+
 # The first pause after a look that found nothing; each one after it is twice as long, up to the poller's `idle`.
 _FIRST_PAUSE = 0.25
 # What a row that went down with its process may do to the next: for so long it is the only one of its kind.
@@ -46,6 +47,8 @@ _SUSPECTS_SECONDS = 0.25
 _SLOW_SECONDS = 0.05
 # A look that PostgreSQL refuses is repeated, ever less often.
 _LONGEST_HINDRANCE = 60.0
+# For how long a row is held whose stamp alone PostgreSQL refuses for what may pass; then its poll has failed.
+_HINDERED_SECONDS = 30.0
 
 
 class PollSource:
@@ -68,6 +71,7 @@ class PollSource:
         self._finish = finish
         self._looking = sessions.looking
         self._settling = sessions.settling
+        self._stamping = sessions.stamping
         self._control = control
         self._failed = failed
         self._facts = facts
@@ -82,6 +86,7 @@ class PollSource:
         self._turned: dict[int, FailedPoll] = {}  # the handler returned, and the row is not done all the same
         self._told: set[int] = set()
         self._told_locked: set[int] = set()
+        self._pieces: Pieces[Outcome] = Pieces()
         self._ask_for_suspects_at = 0.0
         self._apart: ClaimedRow | None = None
         self._apart_until = 0.0
@@ -129,9 +134,9 @@ class PollSource:
                 # before the look, which finds what becomes due meanwhile
                 self._next_at = await self._ask_for_next()
             rows = await self._suspect() or await self._due(min(self._enough(limit), self._definition.batch))
-        except DatabaseUnavailable:
-            raise
         except RotaError as error:
+            if isinstance(error, DatabaseUnavailable) and not is_too_slow(error):
+                raise
             self._hindered(error)
             return []
         self._hindrance, self.hindered_by = 0.0, None
@@ -202,8 +207,7 @@ class PollSource:
         polled = [each for each in fresh if isinstance(each, Polled) and id(each) not in self._turned]
         left: list[Outcome] = [*await self._settle_polled(polled)] if polled else []
         failed = [each for each in fresh if isinstance(each, FailedPoll) or id(each) in self._turned]
-        if failed:
-            await self._settle_failed(failed)
+        left += await self._settle_failed(failed) if failed else []
         reach("settle.after")
         self._over(outcomes, left)
         return left
@@ -300,11 +304,8 @@ class PollSource:
     def _hindered(self, error: RotaError) -> None:
         self._more = False
         self._hindrance = min(_LONGEST_HINDRANCE, self._hindrance * 2 or 1.0)
-        cause = error.__cause__
-        # ours would tell of Rota's own tables
-        said = (cause.diag.message_primary if isinstance(cause, psycopg.Error) else None) or str(error)
-        self.hindered_by = said
-        self._facts.emit(PollerHindered(self._definition.name, said, self._hindrance))
+        self.hindered_by = said(error)
+        self._facts.emit(PollerHindered(self._definition.name, self.hindered_by, self._hindrance))
         # also for a drain: there is nothing that it could wait for
         self._last_empty_look = self._looks_begun
         self._empty_look.set()
@@ -330,23 +331,26 @@ class PollSource:
         self._expected_at = min(self._expected_at, boottime() + seconds)
         self._sooner.set()
 
-    async def _settle_polled(self, polled: Sequence[Polled]) -> list[Polled]:
-        """Stamp them. Returns those that are locked; those that turn out not to be done are put among those that failed."""
-        asked_before = self._asked & set(map(id, polled))
-        self._asked |= set(map(id, polled))
-        try:
-            query = self._finish.many([each.row for each in polled], [each.changed for each in polled])
-            fates = await self._settling.run(query)
-        except DatabaseUnavailable:
-            raise
-        except RotaError as error:
-            self._asked -= set(map(id, polled))
-            if len(polled) > 1:
-                # one of them holds what PostgreSQL refuses: it fails alone
-                return [left for each in polled for left in await self._settle_polled([each])]
-            self._turned[id(polled[0])] = self._unstorable(polled[0], error)
-            return []
-        self._asked -= set(map(id, polled))
+    async def _settle_polled(self, polled: Sequence[Polled]) -> list[Outcome]:
+        """Stamp them. Returns those that must wait; those that turn out not to be done are put among those that failed."""
+        left: list[Outcome] = []
+
+        async def stamp(piece: Sequence[Outcome]) -> None:
+            left.extend(await self._stamp(piece))  # type: ignore[arg-type]
+
+        refused, untried = await self._pieces.write(polled, stamp)
+        for outcome, error in refused:
+            if may_pass(error) and (self._pieces.refused_for(outcome) or 0) < _HINDERED_SECONDS:
+                self._tell_hindered(outcome, error)
+                left.append(outcome)
+            else:
+                self._turned[id(outcome)] = self._unstorable(outcome, error)
+        return left + untried
+
+    async def _stamp(self, polled: Sequence[Polled]) -> list[Polled]:
+        """Stamp these by one statement. Returns those that are locked."""
+        query = self._finish.many([each.row for each in polled], [each.changed for each in polled])
+        asked_before, fates = await self._ask(self._stamping, query, polled)
         left: list[Polled] = []
         for outcome, fate in zip(polled, fates, strict=True):
             if fate == "locked":
@@ -371,21 +375,26 @@ class PollSource:
         """While we are who we were, nobody but us ends our claim: one that is gone was ended by a write without an answer."""
         return outcome.row.member == self._control().member
 
-    def _unstorable(self, outcome: Polled, error: RotaError) -> FailedPoll:
-        cause = error.__cause__
-        about = "done=... cannot be written" if is_about_data(cause) else "its stamp could not be written"
+    def _unstorable(self, outcome: Outcome, error: RotaError) -> FailedPoll:
+        about = "done=... cannot be written" if is_about_data(error.__cause__) else "its stamp could not be written"
         failed = self._failed(
-            outcome.row, RotaError(f"row {key_text(outcome.row.key)} was polled, and {about}: {error}")
+            outcome.row, RotaError(f"row {key_text(outcome.row.key)} was polled, and {about}: {said(error)}")
         )
         return failed._replace(seconds=outcome.seconds)
 
-    async def _settle_failed(self, outcomes: Sequence[Outcome]) -> None:
+    async def _settle_failed(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Write down that they failed. Returns those that must wait."""
+        refused, untried = await self._pieces.write(outcomes, self._fail)
+        for outcome, error in refused:
+            if not may_pass(error):
+                raise error
+            self._tell_hindered(outcome, error)
+        return [*(outcome for outcome, _ in refused), *untried]
+
+    async def _fail(self, outcomes: Sequence[Outcome]) -> None:
         failed = [each if isinstance(each, FailedPoll) else self._turned[id(each)] for each in outcomes]
-        asked_before = self._asked & set(map(id, outcomes))
-        self._asked |= set(map(id, outcomes))
         query = fail(self._definition.name, [Failed(each.row, each.failure, each.pause) for each in failed])
-        ours = await self._settling.run(query)
-        self._asked -= set(map(id, outcomes))
+        asked_before, ours = await self._ask(self._settling, query, outcomes)
         for outcome, each, held in zip(outcomes, failed, ours, strict=True):
             if held or (id(outcome) in asked_before and self._still_us(each)):
                 self._tell_failed(outcome, each)
@@ -393,6 +402,24 @@ class PollSource:
                 self._tell(outcome, "done")
             else:
                 self._tell(outcome, "lost")
+
+    async def _ask(self, database: Database, query: Query[T], outcomes: Sequence[Outcome]) -> tuple[set[int], T]:
+        """Run what writes these; says for which of them that was asked before without an answer."""
+        ids = set(map(id, outcomes))
+        asked_before = self._asked & ids
+        self._asked |= ids
+        try:
+            answer = await database.run(query)
+        except RotaError as error:
+            if not isinstance(error, DatabaseUnavailable) or may_pass(error):
+                self._asked -= ids - asked_before  # refused: it has written nothing
+            raise
+        self._asked -= ids
+        return asked_before, answer
+
+    def _tell_hindered(self, outcome: Outcome, error: RotaError) -> None:
+        if self._pieces.refused_for(outcome) is None:
+            self._facts.emit(RowHindered(outcome.row.poller, outcome.row.key, said(error)))
 
     def _tell_failed(self, outcome: Outcome, failed: FailedPoll) -> None:
         row = failed.row
