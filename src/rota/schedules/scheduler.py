@@ -67,6 +67,8 @@ _TIDY_SECONDS = 60.0
 _AWAY_SECONDS = 0.5
 _LOCKED_SECONDS = 0.25
 _CONCLUDE_SECONDS = 0.25
+# And how often, while there is page after page of what is due.
+_BETWEEN_SECONDS = 0.25
 # Slots that one statement gives out, about.
 _BATCH_SLOTS = 5000
 _PRUNED = 5000
@@ -225,6 +227,7 @@ class Scheduler:
     async def _give_out(self, session: Session, until: datetime) -> tuple[int, int]:
         """Give out what was due by then; returns how many schedules moved on, and how many ends were concluded meanwhile."""
         moved = ends = 0
+        concluded_at = boottime()
         last: DueSchedule | None = None
         while due := await session.run(find_due(_BATCH, last, until)):
             last = due[-1]
@@ -243,7 +246,9 @@ class Scheduler:
             if len(due) < _BATCH:
                 break
             # as many end as are given out: what follows from them does not wait for the last page
-            ends += await self._conclude(session)
+            if boottime() - concluded_at > _BETWEEN_SECONDS:
+                ends += await self._conclude(session)
+                concluded_at = boottime()
         return moved, ends
 
     async def _fire(self, session: Session, plans: Sequence[tuple[DueSchedule, Plan]]) -> int:
