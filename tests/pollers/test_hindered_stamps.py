@@ -94,6 +94,7 @@ async def test_a_row_whose_trigger_rolls_back_is_told_then_failed_and_holds_up_n
     assert told_as(told, DatabaseLost) == []
 
 
+@pytest.mark.direct("a pooler has limits of its own")
 async def test_a_row_whose_trigger_waits_for_a_lock_is_stamped_when_that_is_gone_and_holds_up_no_other(
     rota_app: TestRota, direct_database: str, db: Db, told: Told
 ) -> None:
@@ -217,6 +218,7 @@ async def test_a_trigger_that_calls_what_is_missing_is_told_in_the_words_of_post
     assert stamped(db) == OTHERS
 
 
+@pytest.mark.direct("a pooler has limits of its own")
 async def test_a_failure_that_someone_locks_out_holds_up_no_other(
     rota_app: TestRota, direct_database: str, db: Db, told: Told
 ) -> None:

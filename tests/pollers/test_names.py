@@ -108,6 +108,7 @@ async def test_unquoted_names_are_taken_as_in_the_catalog(rota_app: TestRota, db
             await due_rows(rota_app, **{"last": "last", "interval": "1h", **options})
 
 
+@pytest.mark.direct("a session there began before it was set up so")
 async def test_table_is_found_as_in_a_session_of_the_users(rota_app: TestRota, db: Db) -> None:
     name, role = db.execute("select current_database(), current_user").fetchone() or ("", "")
     db.execute("create schema one; create schema two")
@@ -142,7 +143,7 @@ async def test_table_whose_name_holds_a_dot_is_found(rota_app: TestRota, db: Db)
         ("create table rows (id int primary key, last timestamptz); create table child () inherits (rows)",
          "it is a table that others inherit from"),
         ("create type rows as (id int)", "there is no such table in the schemas that are searched"),
-        ("create temporary table rows (id int primary key, last timestamptz)", "there is no such table"),
+        ("create temporary table rows (id int primary key, last timestamptz)", "there is no such table|it is a temporary table"),
         ("create table other (id int constraint rows primary key)", "there is no such table"),
     ],
 )  # fmt: skip
@@ -279,6 +280,7 @@ async def test_what_does_not_fit_is_told_with_its_option(
         await due_rows(rota_app, **clock, **options)
 
 
+@pytest.mark.direct("a pooler knows its own users only")
 async def test_missing_right_is_told(rota_app: TestRota, rota_database: str, db: Db) -> None:
     db.execute("create table rows (id int primary key, last timestamptz)")
     db.execute("drop role if exists rota_poller_guest")

@@ -182,7 +182,8 @@ async def test_preview_is_what_is_taken_next(rota_app: TestRota, db: Db, options
         insert into rota.poll_claims (poller, key, retry_at, losses) values (%(name)s, '[3]', rota.now() - interval '1 s', 1);
         insert into rota.poll_intervals (poller, key, pace, due_at) values
             (%(name)s, '[19]', '2 m', rota.now() - interval '1 s'), (%(name)s, '[23]', '2 m', rota.now() + interval '1 s'),
-            (%(name)s, '[20]', '2 m', rota.now() + interval '1 s'), (%(name)s, '[99]', '2 m', rota.now() - interval '9 s')
+            (%(name)s, '[20]', '2 m', rota.now() + interval '1 s'), (%(name)s, '[99]', '2 m', rota.now() - interval '9 s'),
+            (%(name)s, '[3]', '2 m', rota.now() - interval '9 s')
         """.replace("%(name)s", f"'{name}'")  # type: ignore[arg-type]
     )
     before = db.execute("select ctid, * from rows order by id").fetchall()

@@ -29,15 +29,15 @@ WAITING = "select count(*) from pg_locks where locktype = 'advisory' and objid =
 
 
 @pytest.fixture
-def db(rota_database: str) -> Iterator[Db]:
-    with psycopg.connect(rota_database, autocommit=True) as connection:
+def db(direct_database: str) -> Iterator[Db]:
+    with psycopg.connect(direct_database, autocommit=True) as connection:
         connection.execute(TABLE)
         yield connection
 
 
 @pytest.fixture
-def other(rota_database: str) -> Iterator[Db]:
-    with psycopg.connect(rota_database, autocommit=True) as connection:
+def other(direct_database: str) -> Iterator[Db]:
+    with psycopg.connect(direct_database, autocommit=True) as connection:
         yield connection
 
 

@@ -182,6 +182,7 @@ async def test_row_that_is_held_or_parked_is_found_by_its_key(
     assert await rota_app.pollers.release("keys", given[:1]) == 1
 
 
+@pytest.mark.direct("a session there began before it was set up so")
 async def test_styles_of_the_database_change_no_value(rota_app: TestRota, db: Db) -> None:
     for setting in ("datestyle to 'SQL, DMY'", "intervalstyle to 'iso_8601'"):
         db.execute(f'alter database "{db.info.dbname}" set {setting}')  # type: ignore[arg-type]

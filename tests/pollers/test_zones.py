@@ -118,6 +118,7 @@ async def test_due_set_and_stamps_are_the_same_in_every_zone_there_is(rota_app: 
 
 
 @pytest.mark.parametrize("whose", ["database", "role"])
+@pytest.mark.direct("a session there began before it was set up so")
 async def test_zone_of_the_database_or_role_changes_nothing(
     rota_app: TestRota, rota_database: str, db: Db, whose: str
 ) -> None:
