@@ -312,6 +312,7 @@ async def test_an_outcome_that_cannot_be_stored_at_all_holds_up_no_other(
     assert worker.returncode is None
 
 
+@pytest.mark.long
 @pytest.mark.direct("its sessions outlive the app, and tell what they have read when they end")
 async def test_dead_rows_that_a_long_transaction_keeps_are_not_walked_for_every_job(
     rota_app: TestRota, admin: Admin, direct_database: str

@@ -18,6 +18,8 @@ from rota import ConfigurationError, NotPossible, PollStats, RotaError, current_
 from rota.facts import RowLost, RowPolled
 from rota.testing import TestRota, WorkerProcess, until
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[Db]:

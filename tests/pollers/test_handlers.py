@@ -21,6 +21,8 @@ from rota import PollStats, Retry, RotaError, current_poll
 from rota.facts import RowFailed, RowPolled
 from rota.testing import TestRota, until
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[Db]:

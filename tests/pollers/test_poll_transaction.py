@@ -23,6 +23,8 @@ from rota import Adaptive, Changed, ClaimLost, PollStats, Rota, RotaError, curre
 from rota.facts import RowClaimLost, RowFailed, RowPolled, RowRaisedAfterSuccess
 from rota.testing import TcpProxy, TestRota
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[Db]:
