@@ -140,8 +140,8 @@ MUTANTS = [
     Mutant(
         "locked rows that hide the others",
         "schedules/scheduler.py",
-        "            last = due[-1]\n",
-        "            last = None\n",
+        "find_due(_BATCH, due[-1], until)",
+        "find_due(_BATCH, None, until)",
         HINDRANCES,
     ),
     Mutant(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -228,9 +228,30 @@ class Scheduler:
         """Give out what was due by then; returns how many schedules moved on, and how many ends were concluded meanwhile."""
         moved = ends = 0
         concluded_at = boottime()
-        last: DueSchedule | None = None
-        while due := await session.run(find_due(_BATCH, last, until)):
-            last = due[-1]
+        firing: asyncio.Task[int] | None = None
+        try:
+            async with contextlib.aclosing(self._plans(session, until)) as planned:
+                async for plans in planned:
+                    # the next ones are planned while PostgreSQL gives out these
+                    moved += await firing if firing else 0
+                    firing = asyncio.create_task(self._fire(session, plans))
+                    # as many end as are given out: what follows from them does not wait for the last page
+                    if boottime() - concluded_at > _BETWEEN_SECONDS:
+                        ends += await self._conclude(session)
+                        concluded_at = boottime()
+            moved += await firing if firing else 0
+        finally:
+            if firing and not firing.done():
+                firing.cancel()
+                await asyncio.wait([firing])
+        return moved, ends
+
+    async def _plans(
+        self, session: Session, until: datetime
+    ) -> AsyncGenerator[Sequence[tuple[DueSchedule, Plan]], None]:
+        """The plans of what was due by then, about as many at once as one statement should carry out."""
+        due = await session.run(find_due(_BATCH, None, until))
+        while due:
             plans: list[tuple[DueSchedule, Plan]] = []
             slots = 0
             for number, each in enumerate(due):
@@ -238,22 +259,16 @@ class Scheduler:
                 plans.append((each, plan))
                 slots += len(plan.slots)
                 if slots >= _BATCH_SLOTS:
-                    moved += await self._fire(session, plans)
+                    yield plans
                     plans, slots = [], 0
                 elif number % 50 == 49:
                     await asyncio.sleep(0)  # others have their turn
-            moved += await self._fire(session, plans)
-            if len(due) < _BATCH:
-                break
-            # as many end as are given out: what follows from them does not wait for the last page
-            if boottime() - concluded_at > _BETWEEN_SECONDS:
-                ends += await self._conclude(session)
-                concluded_at = boottime()
-        return moved, ends
+            # read before these are given out, so that it can be planned meanwhile
+            due = await session.run(find_due(_BATCH, due[-1], until)) if len(due) == _BATCH else []
+            if plans:
+                yield plans
 
     async def _fire(self, session: Session, plans: Sequence[tuple[DueSchedule, Plan]]) -> int:
-        if not plans:
-            return 0
         try:
             fired = await session.run(fire([plan for _, plan in plans]))
         except DatabaseUnavailable:
