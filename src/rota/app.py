@@ -47,6 +47,7 @@ from rota.schedules.scheduler import LEADERSHIP, Scheduler
 from rota.schedules.schedules import Schedules
 from rota.service.loop import leave_stuck
 from rota.settings import Settings, read_settings
+from rota.working import Working
 
 __all__ = ["Rota"]
 
@@ -111,7 +112,7 @@ class Rota:
         #: by which whoever started this process finds its membership when it is dead
         self.mark: str | None = None
         self._inline = 0
-        self._workers: set[Worker] = set()
+        self._workings: list[Working] = []
         self._use(settings, pools)
 
     def _use(self, settings: Settings, pools: tuple[UserPool, ...] = ()) -> None:
@@ -255,43 +256,45 @@ class Rota:
         """
         settings = _worker_settings(queues, concurrency)
         schedules = self.declared.definitions()
-        await self.check()
         self._check_retention()
-        polling = Polling(self.database, self.pollers.definitions, self.facts)
-        if self.retention:
-            await self.database.run(declare_retention(self.retention))
-        digests = {schedule.name: schedule.digest() for schedule in schedules}
         scheduler = Scheduler(
             self.database,
             self.tasks,
             self.facts,
-            hears=lambda: place.control.hears,
+            hears=lambda: working.control is not None and working.control.hears,
             poll=self.settings.schedule_poll,
         )
         worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler)
-        work = {
+        polling = Polling(self.database, self.pollers.definitions, self.facts)
+        led = (*self.singletons.values(), Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed))
+        shown = {
             "queues": queues if queues is None else list(queues),
             "concurrency": settings.concurrency,
             "tasks": {name: self.tasks[name].version for name in sorted(self.tasks)},
-            "schedules": {name: str(digest) for name, digest in digests.items()},
+            "schedules": {schedule.name: str(schedule.digest()) for schedule in schedules},
             "pollers": sorted(self.pollers),
             **({"mark": self.mark} if self.mark else {}),
         }
-        led = (*self.singletons.values(), Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed))
-        singletons = Singletons(self._leads, () if drain else led)
-        async with polling.prepared():
-            place = await self._membership.enter(for_each((), (worker.reactions, polling.reactions)), work)
-            self._workers.add(worker)
-            try:
-                # after joining: whoever looks for those who declare this finds us
-                async with self.declared.kept(schedules, self.database, self.codec, self.facts):
-                    singletons.start()
-                    polling.start(place.control)
-                    await worker.run(place.control, (singletons, polling), drain=drain, grace=grace)
-            finally:
-                self._workers.discard(worker)
-                # the last step: a member that left while it still held something would look dead to its peers
-                await place.leave()
+        working = Working(
+            self.facts,
+            worker,
+            polling,
+            Singletons(self._leads, () if drain else led),
+            reach=lambda: self.database.run(applied_migrations()),
+            check=self._prepare,
+            member=lambda: self._membership.joined(for_each((), (worker.reactions, polling.reactions)), shown),
+            declared=lambda: self.declared.kept(schedules, self.database, self.codec, self.facts),
+        )
+        self._workings.append(working)
+        try:
+            await working.run(drain=drain, grace=grace)
+        finally:
+            self._workings.remove(working)
+
+    async def _prepare(self) -> None:
+        await self.check()
+        if self.retention:
+            await self.database.run(declare_retention(self.retention))
 
     def _check_retention(self) -> None:
         unknown = {task.options.retention for task in self.tasks.values()} - {None, STANDARD, *self.retention}
@@ -326,9 +329,13 @@ class Rota:
 
     def stop(self) -> bool:
         """Ask the workers on this event loop to stop; asked again, they stop waiting for bodies. False if there are none."""
-        for worker in self._workers:
-            worker.stop()
-        return bool(self._workers)
+        asked = [working.stop() for working in self._workings]
+        return any(asked)
+
+    @property
+    def workings(self) -> tuple[Working, ...]:
+        """The workers of this app in this process, also those that start or stop."""
+        return tuple(self._workings)
 
     async def check(self) -> None:
         """Refuse a database that this release or this process must not work on."""

@@ -16,9 +16,13 @@ from uuid import UUID
 __all__ = [
     "ControlLost",
     "ControlRestored",
+    "DatabaseAwaited",
     "DatabaseBack",
     "DatabaseLost",
     "Drained",
+    "Ended",
+    "EndingBegan",
+    "EndingHurried",
     "Fact",
     "Facts",
     "HistoryKept",
@@ -35,6 +39,8 @@ __all__ = [
     "LeadershipGained",
     "ListenerDeaf",
     "ListenerHeard",
+    "LoopBlocked",
+    "LoopFree",
     "MemberEnded",
     "MemberIdentityLost",
     "MemberJoined",
@@ -61,6 +67,9 @@ __all__ = [
     "SchedulesDeclared",
     "SchedulesNotDeclared",
     "SingletonFailed",
+    "StageFailed",
+    "StageStarted",
+    "StageStopped",
     "StandingBy",
     "TakeoverHindered",
     "WorkerStarted",
@@ -286,6 +295,72 @@ class DatabaseBack(Fact):
     """The same part reaches the database again."""
 
     part: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseAwaited(Fact):
+    """This process cannot start without the database, for this reason, and waits for it."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageStarted(Fact):
+    """A stage of the start of this process is there, after so many seconds: the database, its member, its pollers..."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageStopped(Fact):
+    """A stage was stopped on the way back, within so many seconds."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageFailed(Fact):
+    """A stage could not be stopped in order, for this reason. Those below it are stopped all the same."""
+
+    name: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class EndingBegan(Fact):
+    """This process is to end, for this reason: it is not ready any more, claims nothing, and finishes what it has begun."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndingHurried(Fact):
+    """It was asked again: it does not wait any longer, and hands back what it has not finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Fact):
+    """All stages are stopped, so many seconds after the process was asked to end."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBlocked(Fact):
+    """Something has kept the event loop from turning for so long; `stack` is where it is. Until it ends, nothing else on that
+    loop goes on; the lease is kept all the same."""
+
+    seconds: float
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFree(Fact):
+    """The event loop turns again, after so many seconds."""
+
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

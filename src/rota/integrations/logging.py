@@ -103,6 +103,27 @@ def words(fact: Fact) -> Words | None:
             return logging.WARNING, f"{part}: {error}"
         case facts.DatabaseBack(part):
             return logging.INFO, f"{part}: the database is back"
+        case facts.DatabaseAwaited(error):
+            return logging.WARNING, f"waiting for the database: {error}"
+        case facts.StageStarted(name, seconds):
+            return logging.DEBUG, f"started: {name} ({seconds:.2f} s)"
+        case facts.StageStopped(name, seconds):
+            return logging.DEBUG, f"stopped: {name} ({seconds:.2f} s)"
+        case facts.StageFailed(name, error):
+            return logging.ERROR, f"could not be stopped in order, and is left behind: {name}: {_brief(error)}"
+        case facts.EndingBegan(reason):
+            return logging.INFO, f"stopping ({reason}): nothing new is begun, and what runs has its time to finish"
+        case facts.EndingHurried():
+            return logging.INFO, "stopping at once: what has not finished is handed back"
+        case facts.Ended(seconds):
+            return logging.INFO, f"stopped in order within {seconds:.1f} s"
+        case facts.LoopBlocked(seconds, stack):
+            return logging.ERROR, (
+                f"the event loop has not turned for {seconds:.1f} s: something on it blocks, and nothing else goes on meanwhile. "
+                f"Put it into a thread (`def` instead of `async def`, or asyncio.to_thread). It is here:\n{stack}"
+            )
+        case facts.LoopFree(seconds):
+            return logging.WARNING, f"the event loop turns again, after {seconds:.1f} s"
         case facts.WorkerStarted(_, queues, tasks, concurrency):
             where = "all queues" if queues is None else f"queues {', '.join(queues)}"
             return logging.INFO, f"working on {where}, {len(tasks)} task(s), {concurrency} at once"

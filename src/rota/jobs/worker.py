@@ -12,7 +12,7 @@ from uuid import UUID
 
 from rota.clock import Deadline, Duration
 from rota.errors import DatabaseUnavailable, RotaError
-from rota.facts import Facts, HistoryKept, JobClaimLost, JobLost, WorkerStarted, WorkerStopped
+from rota.facts import Facts, HistoryKept, JobClaimLost, JobLost, StageStarted, WorkerStarted, WorkerStopped
 from rota.failure import Failure
 from rota.jobs.cancel import end_cancelled, find_unwanted
 from rota.jobs.children import Children
@@ -34,6 +34,7 @@ from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
 from rota.postgres.session import Session
 from rota.service.consume import Consumer
+from rota.service.stages import stopped
 
 __all__ = ["Worker", "WorkerSettings"]
 
@@ -49,6 +50,8 @@ _PLANNING = {
 # A row that someone has locked must not hold up the outcomes of the others for long: not behind a pooler either.
 _SETTLING = {"lock_timeout": "1s"}
 
+# Beyond its deadline, what a drain may take to cancel bodies and to write down what it knows.
+_AFTER_SECONDS = 5.0
 # How long the reply to a COMMIT may take before a claim that is gone counts as taken away.
 _SETTLING_SECONDS = 0.2
 
@@ -75,6 +78,8 @@ class SchedulerLike(Protocol):
 
 class Companion(Protocol):
     """What works beside the jobs of a worker, and stops with them."""
+
+    name: str
 
     async def failure(self) -> None:
         """Return never, or raise what the worker is to end for."""
@@ -163,6 +168,14 @@ class Worker:
         )
 
     @property
+    def started(self) -> bool:
+        return self._control is not None
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    @property
     def control(self) -> Control:
         assert self._control is not None, "a worker works for a member"
         return self._control
@@ -179,6 +192,7 @@ class Worker:
             WorkerStarted(control.member, self._settings.queues, tuple(sorted(self._tasks)), self._settings.concurrency)
         )
         self._consumer.start()
+        self._facts.emit(StageStarted("jobs", 0.0))
         watchers = [
             asyncio.create_task(coroutine)
             for coroutine in (
@@ -236,15 +250,22 @@ class Worker:
 
     async def _finish(self, watchers: list[asyncio.Task[Any]], deadline: Deadline) -> None:
         await asyncio.wait(watchers)
-        companions = (companion.drain(deadline) for companion in self._companions)
-        await asyncio.gather(self._consumer.drain(deadline), *companions)
+        # at the same time: nobody waits with giving up a term, or a claim, until a job has ended
+        most = deadline.left + _AFTER_SECONDS
+        await asyncio.gather(
+            stopped(self._facts, "jobs", self._consumer.drain(deadline), within=most),
+            *(stopped(self._facts, each.name, each.drain(deadline), within=most) for each in self._companions),
+        )
+        await stopped(self._facts, "connections of jobs", self._close())
+        statements = self._claiming.statements + self._settling.statements
+        self._facts.emit(WorkerStopped(self.control.member, self._consumer.finished, statements))
+
+    async def _close(self) -> None:
         self._executor.close()
         await self._children.close()
         await self._apart.close()
         await self._claiming.close()
         await self._settling.close()
-        statements = self._claiming.statements + self._settling.statements
-        self._facts.emit(WorkerStopped(self.control.member, self._consumer.finished, statements))
 
     async def _empty(self) -> None:
         """Return when a look from the start, made with nothing at hand, found nothing to claim."""

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -77,6 +77,15 @@ class Membership:
             _in_thread(lambda: self._leave(reactions, member))  # nobody else would end it, and it may take a while
             raise
         return Place(self, reactions, member)
+
+    @contextlib.asynccontextmanager
+    async def joined(self, reactions: Reactions, work: Mapping[str, Any]) -> AsyncIterator[Control]:
+        """The same for the length of a block."""
+        place = await self.enter(reactions, work)
+        try:
+            yield place.control
+        finally:
+            await place.leave()
 
     def enter_sync(self, reactions: Reactions, work: Mapping[str, Any] | None = None) -> Place:
         """`work` is what a worker shows of itself; others have none."""

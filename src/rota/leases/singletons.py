@@ -69,6 +69,8 @@ class Singleton:
 class Singletons:
     """Keeps the singletons of one worker running, from `start` until `drain`."""
 
+    name = "leaderships"
+
     def __init__(self, leads: Leads, singletons: Sequence[Singleton]) -> None:
         self._leads = leads
         self._singletons = singletons

@@ -36,6 +36,8 @@ _TIDY_SECONDS = 600.0
 class Polling:
     """Keeps the pollers of one worker polling. `reactions` belong into the control thread."""
 
+    name = "pollers"
+
     def __init__(self, database: Database, definitions: Sequence[PollerDefinition], facts: Facts) -> None:
         self._definitions = definitions
         self._facts = facts
@@ -69,6 +71,7 @@ class Polling:
 
     async def _prepare(self) -> None:
         problems = []
+        self._plans.clear()  # of a start that did not succeed
         for definition in self._definitions:
             try:
                 self._plans.append(await plan_of(self._sessions.looking, definition))

@@ -1,0 +1,111 @@
+"""One run of a worker in this process: started in order, and stopped on the way back.
+
+The order is: the database, its schema, the tables of pollers, the member and its listener, the schedules that code declares,
+leaderships, pollers, and jobs last, when everything they rely upon is there. At a stop nothing new is begun anywhere from the
+first moment: leaderships are resigned, and jobs and pollers stop claiming, at the same time and under one deadline. Only when
+all of them have ended does the member leave, as one that left while it still held something would look dead to its peers. The
+pool is its owner's to close, after that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Literal
+
+from rota.clock import Duration
+from rota.errors import DatabaseUnavailable
+from rota.facts import DatabaseAwaited, Facts
+from rota.jobs.worker import Worker
+from rota.leases.control import Control
+from rota.leases.singletons import Singletons
+from rota.pollers.polling import Polling
+from rota.service.stages import Stages
+
+__all__ = ["Working"]
+
+# Between tries to start while the database is away.
+_SHORTEST_PAUSE = 0.1
+_LONGEST_PAUSE = 2.0
+
+
+class Working:
+    """A worker, from its start to its end. Belongs to the event loop it is made on."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        worker: Worker,
+        polling: Polling,
+        singletons: Singletons,
+        *,
+        reach: Callable[[], Awaitable[object]],
+        check: Callable[[], Awaitable[object]],
+        member: Callable[[], AbstractAsyncContextManager[Control]],
+        declared: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
+        self._facts = facts
+        self._worker = worker
+        self._polling = polling
+        self._singletons = singletons
+        self._reach = reach
+        self._check = check
+        self._member = member
+        self._declared = declared
+        #: its membership, once it has joined
+        self.control: Control | None = None
+
+    @property
+    def state(self) -> Literal["starting", "running", "stopping"]:
+        if self._worker.stopping:
+            return "stopping"
+        return "running" if self._worker.started else "starting"
+
+    async def run(self, *, drain: bool, grace: Duration) -> None:
+        """Work until stopped or cancelled, or with `drain` until there is nothing left.
+
+        It waits for a database that is away when it starts, but not with `drain`: whoever calls that expects an end.
+        """
+        stages = Stages(self._facts)
+        try:
+            control = await self._started(stages, patient=not drain)
+            await self._worker.run(control, (self._singletons, self._polling), drain=drain, grace=grace)
+        finally:
+            await stages.stop()
+
+    def stop(self) -> bool:
+        """Ask it to stop; asked again, it stops waiting for bodies. False while it starts: then it is to be cancelled."""
+        if self.control is None:
+            return False
+        self._worker.stop()
+        return True
+
+    async def _started(self, stages: Stages, *, patient: bool) -> Control:
+        reasons, pause = set[str](), _SHORTEST_PAUSE
+        while True:
+            try:
+                return await self._start(stages)
+            except DatabaseUnavailable as error:
+                await stages.stop()
+                if not patient:
+                    raise
+                # each reason once: that nobody answers is one story, that nobody is let in another
+                if str(error) not in reasons:
+                    reasons.add(str(error))
+                    self._facts.emit(DatabaseAwaited(str(error)))
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(_LONGEST_PAUSE, pause * 2)
+
+    async def _start(self, stages: Stages) -> Control:
+        await stages.run("database", self._reach)
+        await stages.run("schema", self._check)
+        await stages.enter("connections of pollers", self._polling.prepared())
+        control = await stages.enter("member", self._member())
+        # after joining: whoever looks for those who declare this finds us
+        await stages.enter("schedules", self._declared())
+        await stages.run("leaderships", self._singletons.start)
+        await stages.run("pollers", lambda: self._polling.start(control))
+        self.control = control
+        return control
