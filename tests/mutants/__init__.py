@@ -8,6 +8,7 @@ from tests.mutants import (
     due_rows,
     kernel,
     leadership,
+    lifecycle,
     people,
     poller_checks,
     polls,
@@ -39,4 +40,5 @@ MUTANTS = [
     *poller_checks.MUTANTS,
     *due_rows.MUTANTS,
     *polls.MUTANTS,
+    *lifecycle.MUTANTS,
 ]
