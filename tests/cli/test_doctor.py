@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from tests.pgbouncer import transaction_pooler
 from rota import Retry
 from rota.embedded import EmbeddedServer
 from rota.runtime.doctor import server as server_checks
+from rota.runtime.doctor import upkeep
 from rota.testing import DatabaseServer, TcpProxy, TestRota, WorkerProcess
 
 Run = Callable[..., Any]
@@ -118,19 +120,6 @@ def test_where_all_is_well_nothing_is_said_against_it(rota: Run, sound_database:
     assert (words.code, "problem" in words.out, "nothing is wrong" in words.err) == (0, False, True)
 
 
-def test_nothing_is_written_and_nothing_is_left(doctor: Run, db: Db) -> None:
-    before = db.execute("select pg_current_wal_insert_lsn(), pg_current_xact_id_if_assigned()").fetchone()
-    sizes = "select sum(n_tup_ins + n_tup_upd + n_tup_del) from pg_stat_user_tables"
-    written = db.execute(sizes).fetchone()
-
-    doctor()
-
-    assert before is not None
-    assert db.execute(sizes).fetchone() == written
-    sessions = "select count(*) from pg_stat_activity where application_name like 'rota:doctor%'"
-    assert db.execute(sessions).fetchone() in [(0,), (1,)]  # the last one may be leaving
-
-
 def test_without_a_database_it_ends_with_4_and_makes_what_checks_it_can(rota: Run) -> None:
     address = "postgresql://ana:s3cret@127.0.0.1:1/x"
     words = rota("doctor", "--dsn", address)
@@ -149,11 +138,44 @@ def test_a_server_that_never_answers_ends_with_4_in_time(rota: Run, rota_databas
         began = time.monotonic()
         ended = rota("doctor", "--json", "--dsn", proxy.dsn(rota_database))
     assert ended.code == 4
-    assert time.monotonic() - began < 9  # twice the three seconds a connection may take, on a busy machine
+    assert time.monotonic() - began < 6  # a connection may take three, and the machine is busy
 
 
-def test_a_server_that_falls_silent_meanwhile_leaves_the_other_checks(rota: Run, rota_database: str, db: Db) -> None:
-    """A lock on our table makes one check wait: it is given up, and the others are made."""
+def test_a_check_whose_connection_breaks_leaves_the_others(rota: Run, rota_database: str) -> None:
+    with TcpProxy(rota_database) as proxy:
+        proxy.cut_after(b"rota:look_at_vacuum")
+        ended = rota("doctor", "--json", "--dsn", proxy.dsn(rota_database))
+
+    told = read(ended.code, ended.out)
+    assert (told.code, told.grade("autovacuum"), told.grade("schema"), told.grade("members")) == (
+        0,
+        "unknown",
+        "ok",
+        "ok",
+    )
+
+
+def test_a_server_that_falls_silent_meanwhile_is_waited_for_once(
+    rota: Run, rota_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TcpProxy(rota_database) as proxy:
+        autovacuum = upkeep.LOOK_AT_VACUUM.query
+
+        def falls_silent(*arguments: Any, **named: Any) -> Any:
+            proxy.blackhole()
+            return autovacuum(*arguments, **named)
+
+        monkeypatch.setattr(upkeep, "LOOK_AT_VACUUM", SimpleNamespace(query=falls_silent))
+        began = time.monotonic()
+        ended = rota("doctor", "--json", "--dsn", proxy.dsn(rota_database))
+
+    told = json.loads(ended.out)
+    grades = {finding["check"]: finding["grade"] for finding in told["findings"]}
+    assert (grades["transaction_ids"], grades["autovacuum"], grades["schema"]) == ("ok", "unknown", "unknown")
+    assert time.monotonic() - began < 10  # three for the answer, three for another connection, and none for the rest
+
+
+def test_a_check_that_waits_for_a_lock_is_given_up_and_the_others_are_made(rota: Run, rota_database: str) -> None:
     with psycopg.connect(rota_database) as other:
         other.execute("lock table rota.dead in access exclusive mode")
         ended = rota("doctor", "--json", "--dsn", rota_database)
@@ -300,7 +322,9 @@ def test_a_database_that_is_read_only_is_told_from_one_that_is_away(doctor: Run,
     assert doctor().grade("writable") == "ok"
 
 
-def test_a_standby_is_told_from_a_primary(doctor: Run, own_server: OwnServer) -> None:
+def test_a_standby_is_told_from_a_primary_and_every_check_can_be_made_without_writing(
+    doctor: Run, own_server: OwnServer
+) -> None:
     home = own_server.server.home
     assert home is not None
     (home / "data" / "standby.signal").touch()
@@ -310,7 +334,8 @@ def test_a_standby_is_told_from_a_primary(doctor: Run, own_server: OwnServer) ->
 
     assert (told.code, told.grade("writable")) == (6, "problem")
     assert "standby" in told.found("writable")
-    assert told.grade("listening") == "unknown"
+    unknown = {name for name, finding in told.findings.items() if finding["grade"] == "unknown"}
+    assert unknown == {"listening"}  # there nobody can
 
 
 def test_an_old_transaction_is_named_with_what_ends_it(doctor: Run, db: Db, rota_database: str) -> None:
@@ -489,6 +514,7 @@ def test_connections_that_do_not_suffice_are_found(doctor: Run, db: Db, rota_dat
 
 def test_jobs_that_nobody_will_take_are_found(doctor: Run, db: Db, rota_app: TestRota) -> None:
     db.execute("select rota.enqueue('t')")
+    join(db, "dead", lease=-1)  # it knew the task
     alone = doctor()
     assert (alone.code, alone.grade("queued_jobs")) == (6, "problem")
     assert "no worker is running" in alone.found("queued_jobs")
@@ -580,6 +606,7 @@ def test_an_app_that_cannot_be_imported_or_has_nothing_is_found(doctor: Run, tmp
     told = doctor(str(broken))
     assert (told.code, told.grade("app"), told.grade("schema")) == (6, "problem", "ok")
     assert "no_such_module_anywhere" in told.found("app")
+    assert "broken_patient.py, line 1)" in told.found("app")
     assert doctor(str(empty)).grade("app") == "warning"
 
 

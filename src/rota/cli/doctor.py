@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+import traceback
 from collections import Counter
 from collections.abc import Iterable
 
@@ -92,9 +93,16 @@ def _patient(path: str | None, dsn: str | None, schema: str | None) -> Patient:
         except InvalidDsn:
             raise
         except (Exception, SystemExit) as error:
-            broken = f"{path} cannot be had: {type(error).__name__}: {error}"
+            broken = f"{path} cannot be had: {type(error).__name__}: {error}{_place(error)}"
     app = found or Rota(dsn, schema=schema)
     return Patient(app, path, broken, source=_source(app, dsn), named=dsn is not None)
+
+
+def _place(error: BaseException) -> str:
+    """The last line of the user's code that was reached, if any was."""
+    ours = (os.path.dirname(__file__), os.path.dirname(os.__file__), "<frozen")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def _source(app: Rota, dsn: str | None) -> str:

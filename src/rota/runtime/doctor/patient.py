@@ -96,10 +96,9 @@ class Patient:
         try:
             return self._connector(dsn, "read-write").connect_sync()
         except DatabaseUnavailable as refused:
-            try:
-                return self._connector(dsn, "any").connect_sync()
-            except RotaError:
-                raise refused from refused.__cause__
+            if "read-only" not in str(refused):
+                raise
+            return self._connector(dsn, "any").connect_sync()
 
     def ask(self, query: Query[T]) -> T:
         """Raises RotaError in words, and NoServer."""

@@ -31,7 +31,7 @@ def app(patient: Patient) -> Finding:
         return problem(
             patient.broken,
             "No worker can start with it. What follows is about the database that the options or the environment name.",
-            f"python -X importtime -c 'import {(patient.path or '').partition(':')[0].removesuffix('.py').replace('/', '.')}'",
+            f"mend what it says, then: {patient.command('doctor', patient.path or 'APP')}",
         )
     if patient.path is None:
         return ok("none was named: rota doctor APP looks at its tasks, schedules and pollers too")
