@@ -182,6 +182,9 @@ def test_a_check_that_waits_for_a_lock_is_given_up_and_the_others_are_made(rota:
 
     told = read(ended.code, ended.out)
     assert (told.code, told.grade("dead_letters"), told.grade("schedules")) == (0, "unknown", "ok")
+    assert "lock timeout" in told.found(
+        "dead_letters"
+    )  # the server gave up, and nobody waits on in the queue for that lock
 
 
 def test_without_tables_it_ends_with_5_and_says_to_migrate(doctor: Run, rota: Run, db: Db, rota_database: str) -> None:
