@@ -402,7 +402,7 @@ def errors_page() -> str:
         "| 1 | failed: any error that is not named below, `ForeignDatabase` among them |",
         "| 2 | wrong usage, or something in the configuration cannot work |",
         '| 3 | someone else leads, or a term was lost: `on_held="exit"`, `rota leaders exec`; also a lock that was not free |',
-        "| 6 | `rota postgres status`: no server is running |",
+        "| 6 | `rota doctor` found a problem; `rota postgres status`: no server is running |",
         "| 4 | the database is unavailable |",
         "| 5 | the schema needs `rota migrate`, or is too new |",
         "",
