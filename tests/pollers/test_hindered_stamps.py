@@ -22,7 +22,7 @@ from rota.facts import (
     RowPolled,
 )
 from rota.pollers import sessions
-from rota.pollers.source import PollSource
+from rota.pollers.settler import Settler
 from rota.testing import TestRota, fact, until
 
 Told = list[Any]
@@ -82,7 +82,7 @@ async def test_a_row_whose_trigger_rolls_back_is_told_then_failed_and_holds_up_n
     await until(lambda: stamped(db) == OTHERS, what="the others are stamped")
     await until(lambda: told_as(told, RowHindered), what="it is told")
     assert taken(db) == [7]
-    monkeypatch.setattr("rota.pollers.source._HINDERED_SECONDS", 0.5)
+    monkeypatch.setattr("rota.pollers.settler._HINDERED_SECONDS", 0.5)
     await until(lambda: told_as(told, RowFailed), what="it has failed")
     await stop(rota_app, working)
 
@@ -131,13 +131,13 @@ async def test_stamps_that_take_too_long_together_are_written_in_smaller_pieces_
     trigger(db, "perform pg_sleep(0.1)", when="true")
     fetch_all(rota_app)
     sizes: list[int] = []
-    stamp = PollSource._stamp
+    stamp = Settler._stamp
 
-    async def counted(self: PollSource, polled: Any) -> Any:
+    async def counted(self: Settler, polled: Any) -> Any:
         sizes.append(len(polled))
         return await stamp(self, polled)
 
-    monkeypatch.setattr(PollSource, "_stamp", counted)
+    monkeypatch.setattr(Settler, "_stamp", counted)
     working = asyncio.create_task(rota_app.work())
     await until(lambda: stamped(db) == ALL, what="all are stamped")
     first_round = list(sizes)
