@@ -224,15 +224,12 @@ class _Round:
 
     def _check_look(self) -> None:
         """Raise why nothing was found, if it is not for want of due rows."""
-        name = self._plan.definition.name
         if self._source.hindered_by is not None:
-            raise RotaError(
-                f"Poller {name!r} cannot look for rows of {self._plan.shape}: PostgreSQL says {self._source.hindered_by!r}."
-            )
+            raise RotaError(self._source.hindered_by)
         if not self._control.may_act:
             raise DatabaseUnavailable(
-                f"Poller {name!r} may not take rows: the session that keeps this process's lease is lost. Nothing is wrong with the "
-                "call; repeat it when the database is back."
+                f"Poller {self._plan.definition.name!r} may not take rows: the session that keeps this process's lease is lost. "
+                "Nothing is wrong with the call; repeat it when the database is back."
             )
 
     async def poll_this(self, key: list[Any]) -> PollStats:

@@ -60,6 +60,7 @@ class PollSource:
         settled: Callable[[Outcome, str], None] = lambda outcome, fate: None,
     ) -> None:
         self._definition = plan.definition
+        self._table = str(plan.shape)
         self._claims = Claims(plan)
         self._looking = sessions.looking
         self._settling = sessions.settling
@@ -85,7 +86,7 @@ class PollSource:
         self._apart: ClaimedRow | None = None
         self._apart_until = 0.0
         self._more = False
-        #: what PostgreSQL said of the last look, if it refused it
+        #: why the last look came to nothing, if PostgreSQL refused it
         self.hindered_by: str | None = None
         self._look_seconds = 0.0
         self._looked_at = boottime()
@@ -295,8 +296,9 @@ class PollSource:
     def _hindered(self, error: RotaError) -> None:
         self._more = False
         self._hindrance = min(_LONGEST_HINDRANCE, self._hindrance * 2 or 1.0)
-        self.hindered_by = said(error)
-        self._facts.emit(PollerHindered(self._definition.name, self.hindered_by, self._hindrance))
+        name, why = self._definition.name, said(error)
+        self.hindered_by = f"Poller {name!r} cannot look for rows of {self._table}: PostgreSQL says {why!r}."
+        self._facts.emit(PollerHindered(name, why, self._hindrance))
         # also for a drain: there is nothing that it could wait for
         self._last_empty_look = self._looks_begun
         self._empty_look.set()
