@@ -167,14 +167,14 @@ MUTANTS = [
     ),
     Mutant(
         "a stamp whose answer was lost",
-        "pollers/source.py",
+        "pollers/settler.py",
         'fate == "lost" and id(outcome) in asked_before and self._still_us(outcome)',
         "False",
         SETTLING,
     ),
     Mutant(
         "an outcome told twice",
-        "pollers/source.py",
+        "pollers/settler.py",
         "fresh = [outcome for outcome in outcomes if id(outcome) not in self._told]",
         "fresh = list(outcomes)",
         SETTLING,

@@ -39,6 +39,8 @@ def worker(
 
     SIGTERM or Ctrl-C stops claiming at once, lets running jobs finish within the grace, and hands the rest back; a second
     one hands them back at once.
+
+    With --drain it ends with 1 when PostgreSQL refused to look for due rows of a poller, after all else is done.
     """
     set_up_logging()
     found = find_app(app, dsn, schema)

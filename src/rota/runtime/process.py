@@ -50,10 +50,11 @@ async def _work(app: Rota, queues: Sequence[str] | None, concurrency: int | None
 
 
 def _leave_stuck_threads() -> None:
-    """A body in a thread cannot be stopped, and its job was handed back: do not wait for it at exit."""
-    stuck = [thread for thread in threading.enumerate() if thread.name.startswith("rota-task") and not thread.daemon]
+    """A body in a thread cannot be stopped, and its job or row was handed back: do not wait for it at exit."""
+    bodies = [each for each in threading.enumerate() if each.name.startswith(("rota-task", "rota-poll"))]
+    stuck = [thread for thread in bodies if not thread.daemon]
     if any(_in_a_body(thread) for thread in stuck):
-        _leave(f"{len(stuck)} thread(s) are still in a task's body")
+        _leave(f"{len(stuck)} thread(s) are still in the body of a task or the handler of a poller")
 
 
 def _leave(why: str) -> NoReturn:
