@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import (
     changes,
     concurrency,
+    doctor,
     due_rows,
     kernel,
     leadership,
@@ -41,4 +42,5 @@ MUTANTS = [
     *due_rows.MUTANTS,
     *polls.MUTANTS,
     *lifecycle.MUTANTS,
+    *doctor.MUTANTS,
 ]
