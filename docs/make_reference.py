@@ -142,6 +142,7 @@ SAMPLES: dict[str, Any] = {
     "rows": 100,
     "runs": 1,
     "seconds": 0.25,
+    "stack": '  File "tasks.py", line 12, in resize\n    time.sleep(60)',
     "task": "send_welcome",
     "tasks": ("send_welcome",),
     "token": 1,
@@ -469,6 +470,14 @@ def sample(cls: Any) -> facts.Fact:
         values |= {"error": TimeoutError("a row is locked"), "pause": 30.0}
     if cls is facts.MigrationApplied:
         values["name"] = "kernel"
+    if cls.__name__.startswith("Stage"):
+        values["name"] = "pollers"
+    if cls is facts.StageFailed:
+        values["error"] = TimeoutError("it was not done within 10 s")
+    if cls is facts.EndingBegan:
+        values["reason"] = "SIGTERM"
+    if cls in (facts.LoopBlocked, facts.LoopFree, facts.Ended):
+        values["seconds"] = 1.5
     assert hints.keys() == values.keys()
     made: facts.Fact = cls(**values)
     return made

@@ -252,7 +252,7 @@ MUTANTS = [
         "jobs/worker.py",
         "        if hindered:\n",
         "        if False:\n",
-        "tests/cli/test_commands.py -k poller_that_cannot_look",
+        "tests/cli/test_commands.py",
     ),
     Mutant(
         "a stamp that waits for a lock for as long as it takes",
@@ -266,6 +266,6 @@ MUTANTS = [
         "runtime/process.py",
         '("rota-task", "rota-poll")',
         '"rota-task"',
-        "tests/pollers/test_polling.py -k outstays_the_grace",
+        POLLING,
     ),
 ]
