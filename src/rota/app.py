@@ -31,6 +31,7 @@ from rota.leases.members import MemberView, list_members
 from rota.leases.membership import Membership, for_each
 from rota.leases.singletons import OnHeld, Singleton, Singletons
 from rota.leases.term import Term
+from rota.pollers.by_hand import ByHand
 from rota.pollers.pollers import Pollers
 from rota.pollers.polling import Polling
 from rota.postgres.connection import Connector
@@ -129,6 +130,7 @@ class Rota:
         self.leaders = Leaders(self.database)
         self._intake = Intake(self.database, self.jobs, self.codec)
         self._membership = Membership(self._control)
+        self._by_hand = ByHand(self.database, self._membership, lambda: self.pollers.definitions)
         # for those who hold one for a while, so that they do not hold up the others; and those who lock not those who lead
         size = settings.pool_size
         self._held = self.database.apart("hold", size=size, purpose="locks that are held or waited for")
@@ -368,11 +370,13 @@ class Rota:
 
     async def close(self) -> None:
         """Close what this event loop and sync callers opened. Using the app again opens it again."""
+        await self._by_hand.close()
         await self._leads.database.close()
         await self._held.close()
         await self.database.close()
 
     def close_sync(self) -> None:
+        self._by_hand.close_sync()
         self._leads.database.close_sync()
         self._held.close_sync()
         self.database.close_sync()

@@ -175,8 +175,9 @@ def fetch(source: dict) -> None:
 """
 
 
+@pytest.mark.parametrize(("told", "ends_with"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 1)])
 def test_a_round_that_is_told_to_end_gives_its_rows_back(
-    rota_app: TestRota, db: Db, rota_database: str, tmp_path: Path
+    rota_app: TestRota, db: Db, rota_database: str, tmp_path: Path, told: int, ends_with: int
 ) -> None:
     (tmp_path / "app.py").write_text(APP)
     db.execute("insert into sources values (1), (2)")
@@ -186,9 +187,9 @@ def test_a_round_that_is_told_to_end_gives_its_rows_back(
         assert running.stdout is not None
         assert running.stdout.readline() == "begun\n"
 
-        running.terminate()
+        running.send_signal(told)
         code = running.wait(20)
 
-    assert code == -signal.SIGTERM
+    assert code == ends_with
     until_sync(lambda: db.execute("select from rota.poll_claims").fetchall() == [], what="they are given back")
     assert one(db, "select count(*) from sources where last_at is null") == 2
