@@ -12,7 +12,14 @@ from rota.pollers.adaptive import Adaptive
 from rota.pollers.check import PollerCheck
 from rota.pollers.definition import CountedFrom, PollerDefinition, Unit, define
 from rota.pollers.inspect import ParkedRow, PollerView, list_pollers
-from rota.pollers.operate import find_parked, pause_poller, release_rows, resume_poller
+from rota.pollers.operate import (
+    ForgottenPoller,
+    find_parked,
+    forget_poller,
+    pause_poller,
+    release_rows,
+    resume_poller,
+)
 from rota.pollers.poller import Home, Poller
 from rota.pollers.shape import key_value
 from rota.pollers.tally import PollerTally, Tally
@@ -183,6 +190,16 @@ class Pollers(Mapping[str, Poller[..., Any]]):
         dry_run: bool = False,
     ) -> int:
         return self._home.database.run_steps_sync(self._releasing(name, keys, held, by), dry_run=dry_run)
+
+    async def forget(self, name: str, *, by: str | None = None, dry_run: bool = False) -> ForgottenPoller:
+        """Forget a poller that is no longer in any code, and what is remembered of its rows: failures, parked rows, paces.
+
+        The table that it polled is not touched. Raises NotPossible while a live process polls for it.
+        """
+        return await self._home.database.run_steps(forget_poller(name, actor(by)), dry_run=dry_run)
+
+    def forget_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> ForgottenPoller:
+        return self._home.database.run_steps_sync(forget_poller(name, actor(by)), dry_run=dry_run)
 
     def _releasing(self, name: str, keys: Sequence[Any] | None, held: bool, by: str | None) -> Steps[int]:
         given = None if keys is None else [variant for key in keys for variant in _as_claimed(key)]
