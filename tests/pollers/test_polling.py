@@ -40,7 +40,7 @@ async def stop(app: TestRota, working: asyncio.Task[None]) -> None:
     await asyncio.wait_for(working, 30)
 
 
-# when it looks
+# when it looks, and when it forgets
 
 
 @pytest.mark.usefixtures("sleepy")
@@ -52,6 +52,38 @@ async def test_a_backlog_is_drained_without_waiting(rota_app: TestRota, db: Db) 
 
     working = asyncio.create_task(rota_app.work())
     await until(lambda: len(stamped(db)) == 300, what="all are polled")
+    await stop(rota_app, working)
+
+
+@pytest.mark.parametrize("table", ["poll_claims", "poll_intervals"])
+async def test_after_many_deletes_forgetting_goes_on_until_all_is_forgotten(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    make_feeds(db, 1)
+    columns, values = {
+        "poll_claims": ("attempts, retry_at", "1, now() + interval '1 day'"),
+        "poll_intervals": ("pace, due_at", "interval '1 hour', now() - interval '1 day'"),
+    }[table]
+    db.execute(
+        f"insert into rota.{table} (poller, key, {columns}) "  # type: ignore[arg-type]
+        f"select 'fetch', jsonb_build_array(n), {values} from generate_series(1, 2501) as n"
+    )
+    first = iter([0.0])
+
+    class Random:
+        @staticmethod
+        def uniform(low: float, high: float) -> float:
+            return next(first, high) if low == 0.5 else high
+
+    monkeypatch.setattr("rota.pollers.polling.random", Random)
+    monkeypatch.setattr("rota.pollers.polling._TIDY_MORE_SECONDS", 0.01)
+
+    @rota_app.poller(**EVERY_FIVE_MINUTES, idle=LATE)
+    async def fetch(feed: dict[str, Any]) -> None: ...
+
+    working = asyncio.create_task(rota_app.work())
+    # of the row that is there, a claim is left that waits, or a pace
+    await until(lambda: one(db, f"select array_agg(key) from rota.{table}") == [[1]], what="the others are forgotten")
     await stop(rota_app, working)
 
 
