@@ -132,6 +132,28 @@ async def test_a_row_that_was_lost_and_is_not_due_any_more_is_left_alone(rota_ap
     assert db.execute("select key from rota.poll_claims").fetchall() == [([1],)]
 
 
+async def test_errors_are_told_in_the_order_in_which_rows_were_taken(rota_app: TestRota, db: Db) -> None:
+    last = asyncio.Event()
+
+    @rota_app.poller(table="sources", last="last_at", interval="5m")
+    async def fetch(source: dict[str, Any]) -> None:
+        if source["id"] == 2:
+            return
+        if source["id"] == 1:
+            await last.wait()
+            await until(
+                lambda: one(db, "select attempts from rota.poll_claims where key = '[3]'") == 1, what="it failed"
+            )
+        last.set()
+        raise ValueError
+
+    db.execute("insert into sources select generate_series(1, 3)")
+    db.execute("create index on sources (last_at, id)")
+    stats = await fetch.run_once(max_rows=3)
+
+    assert [error.split(":")[0] for error in stats.errors] == ["1", "3"]
+
+
 async def test_what_is_polled_by_hand_is_counted(rota_app: TestRota, db: Db) -> None:
     @rota_app.poller(table="sources", last="last_at", interval="5m")
     async def fetch(source: dict[str, Any]) -> None: ...

@@ -180,7 +180,7 @@ class _Round:
             settled=self._settled,
         )
         self._completed = 0
-        self._errors: list[str] = []
+        self._errors: dict[tuple[int, str], str] = {}  # by claim, in the order in which rows were taken; most are empty
         self._held: list[ClaimedRow] = []
         self._places = asyncio.Semaphore(plan.definition.concurrency)
         self._caller: asyncio.Task[Any] | None = None
@@ -199,7 +199,7 @@ class _Round:
             if not self._source.found_more:
                 break
             looks_in_vain += 1  # others had first what was found, and there is more
-        return PollStats(claimed, self._completed, self._errors)
+        return PollStats(claimed, self._completed, self._told())
 
     def _check_look(self) -> None:
         """Raise why nothing was found, if it is not for want of due rows."""
@@ -227,7 +227,7 @@ class _Round:
             holder: Holder | None = await self._sessions.settling.run(find_holder(self._plan, key))
             return PollStats(held_by=holder.name if holder else "someone who has just ended")
         await self._run([row])
-        return PollStats(1, self._completed, self._errors)
+        return PollStats(1, self._completed, self._told())
 
     async def close(self) -> None:
         """Give back what was taken and not settled: the caller was cancelled, or PostgreSQL did not answer."""
@@ -244,6 +244,7 @@ class _Round:
     async def _run(self, rows: Sequence[ClaimedRow]) -> None:
         """Poll these to their end."""
         self._held += rows
+        self._errors |= {_claim(row): "" for row in rows}
         self._caller = asyncio.current_task()
         tasks = [asyncio.create_task(self._run_one(row)) for row in rows]
         try:
@@ -268,26 +269,32 @@ class _Round:
         patience = Deadline.after(_LOCKED_PATIENCE)
         while await _patiently(lambda: self._source.settle([outcome])):
             if patience.left <= 0:
-                self._errors.append(
-                    f"{key_text(row.key)}: it was polled, but someone has it locked, so it is not stamped and will be polled again"
+                self._errors[_claim(row)] = (
+                    "it was polled, but someone has it locked, so it is not stamped and will be polled again"
                 )
                 return  # it is given back at the end
             await asyncio.sleep(_LOCKED_SECONDS)
         self._held.remove(row)
 
+    def _told(self) -> list[str]:
+        return [f"{key}: {error}" for (_, key), error in self._errors.items() if error]
+
     def _is_cancelled(self) -> bool:
         return self._caller is not None and self._caller.cancelling() > 0
 
     def _settled(self, outcome: Outcome, fate: str) -> None:
-        key = key_text(outcome.row.key)
         if fate == "failed" and isinstance(outcome, FailedPoll):
-            self._errors.append(f"{key}: {outcome.failure.type}: {outcome.failure.message}")
+            self._errors[_claim(outcome.row)] = f"{outcome.failure.type}: {outcome.failure.message}"
         elif fate == "lost":
-            self._errors.append(
-                f"{key}: ClaimLost: it was taken over meanwhile, and what this poll did changed nothing"
+            self._errors[_claim(outcome.row)] = (
+                "ClaimLost: it was taken over meanwhile, and what this poll did changed nothing"
             )
         else:
             self._completed += 1
+
+
+def _claim(row: ClaimedRow) -> tuple[int, str]:
+    return row.token, key_text(row.key)
 
 
 def _key(given: tuple[Any, ...], definition: PollerDefinition) -> list[Any]:
