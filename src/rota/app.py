@@ -32,7 +32,7 @@ from rota.leases.membership import Membership, for_each
 from rota.leases.singletons import OnHeld, Singleton, Singletons
 from rota.leases.term import Term
 from rota.pollers.by_hand import ByHand
-from rota.pollers.pollers import Pollers
+from rota.pollers.pollers import Pollers, choose_pollers
 from rota.pollers.polling import Polling
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
@@ -248,18 +248,21 @@ class Rota:
         concurrency: int | None = None,
         drain: bool = False,
         *,
+        pollers: Sequence[str] | None = None,
         grace: Duration = DEFAULT_GRACE,
     ) -> None:
         """Run a worker in this process until it is cancelled, stopped, or with `drain` finds nothing that is due.
 
         What is due later then, a delayed job or one that waits for its next attempt, stays queued.
+        `pollers` names those of the app's that it polls for: all if that is None, and none if it is empty.
         `stop` lets running bodies finish for `grace`, then cancels them and hands them back; cancelling hands back at once.
         """
         settings = _worker_settings(queues, concurrency)
+        polled = choose_pollers(self.pollers, pollers)
         schedules = self.declared.definitions()
         await self.check()
         self._check_retention()
-        polling = Polling(self.database, self.pollers.definitions, self.facts)
+        polling = Polling(self.database, polled, self.facts)
         if self.retention:
             await self.database.run(declare_retention(self.retention))
         digests = {schedule.name: schedule.digest() for schedule in schedules}
@@ -276,7 +279,7 @@ class Rota:
             "concurrency": settings.concurrency,
             "tasks": {name: self.tasks[name].version for name in sorted(self.tasks)},
             "schedules": {name: str(digest) for name, digest in digests.items()},
-            "pollers": sorted(self.pollers),
+            "pollers": sorted(definition.name for definition in polled),
             **({"mark": self.mark} if self.mark else {}),
         }
         led = (*self.singletons.values(), Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed))
@@ -309,6 +312,7 @@ class Rota:
         concurrency: int | None = None,
         drain: bool = False,
         *,
+        pollers: Sequence[str] | None = None,
         grace: Duration = DEFAULT_GRACE,
     ) -> None:
         """The same for scripts: runs its own event loop, and closes what it opened.
@@ -320,7 +324,7 @@ class Rota:
         async def run() -> None:
             try:
                 async with self:
-                    await self.work(queues, concurrency, drain, grace=grace)
+                    await self.work(queues, concurrency, drain, pollers=pollers, grace=grace)
             finally:
                 await leave_stuck()
 

@@ -397,3 +397,25 @@ async def test_pollers_are_forgotten_from_code_as_well(rota_app: TestRota, db: D
     assert would == done
     assert (done.name, done.waiting, done.parked, done.paces) == ("fetch", 0, 1, 0)
     assert [view.name for view in await rota_app.pollers.list()] == ["pairs"]
+
+
+@pytest.mark.parametrize(
+    ("named", "polled"), [("pairs", ["pairs"]), (" fetch , pairs", ["feeds", "pairs"]), ("none", [])]
+)
+def test_a_worker_polls_for_what_it_is_told_to(
+    rota: Run, dsn: str, db: Db, app_file: str, named: str, polled: list[str]
+) -> None:
+    feeds(db, "a")
+    db.execute("insert into pairs values ('a', '2030-01-31')")
+
+    assert rota("worker", app_file, "--drain", "--pollers", named, "--dsn", dsn).code == 0
+
+    stamped = "select 'feeds' from feeds where polled_at is not null union select 'pairs' from pairs where polled_at is not null"
+    assert sorted(table for (table,) in db.execute(stamped)) == polled
+
+
+def test_a_worker_refuses_a_poller_that_its_app_does_not_have(rota: Run, dsn: str, db: Db, app_file: str) -> None:
+    refused = rota("worker", app_file, "--pollers", "fetch,feeds", "--dsn", dsn)
+
+    assert refused.code == 2
+    assert "This app has no poller 'feeds'; it has fetch, pairs." in refused.err

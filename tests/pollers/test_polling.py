@@ -13,7 +13,7 @@ import pytest
 from tests.jobs.statements import join
 from tests.pollers.feeds import EVERY_FIVE_MINUTES, Db, add_feeds, claims, make_feeds, one, stamped, taken
 
-from rota import Retry, current_poll
+from rota import ConfigurationError, Retry, current_poll
 from rota.facts import PollerHindered, RowClaimLost, RowLost, RowPolled
 from rota.leases.prune import prune_leases
 from rota.pollers.claim import OWN_BITS, new_token
@@ -85,6 +85,45 @@ async def test_after_many_deletes_forgetting_goes_on_until_all_is_forgotten(
     # of the row that is there, a claim is left that waits, or a pace
     await until(lambda: one(db, f"select array_agg(key) from rota.{table}") == [[1]], what="the others are forgotten")
     await stop(rota_app, working)
+
+
+@pytest.mark.parametrize(
+    ("pollers", "polled"),
+    [(None, ["fetch", "thumb"]), (["thumb"], ["thumb"]), (["thumb", "thumb"], ["thumb"]), ([], [])],
+)
+async def test_a_worker_polls_for_the_pollers_that_are_named(
+    rota_app: TestRota, db: Db, pollers: list[str] | None, polled: list[str]
+) -> None:
+    make_feeds(db, 1)
+    db.execute("create table pictures (id int primary key, fetched_at timestamptz); insert into pictures values (1)")
+    seen: list[str] = []
+    shown: list[Any] = []
+    for name, table in (("fetch", "feeds"), ("thumb", "pictures")):
+
+        async def handle(row: dict[str, Any], name: str = name) -> None:
+            seen.append(name)
+
+        rota_app.poller(table=table, last="fetched_at", interval="5m", name=name)(handle)
+
+    @rota_app.task
+    async def look() -> None:
+        shown.extend(member.work["pollers"] for member in await rota_app.members())
+
+    await look.enqueue()
+    await rota_app.work(drain=True, pollers=pollers)
+
+    assert sorted(seen) == polled
+    assert shown == [polled]  # and tells nobody that it does more
+
+
+async def test_a_worker_is_told_of_pollers_that_it_cannot_poll_for(rota_app: TestRota, db: Db) -> None:
+    @rota_app.poller(**EVERY_FIVE_MINUTES)
+    async def fetch(feed: dict[str, Any]) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="This app has no poller 'fetsch', 'b'; it has fetch"):
+        await rota_app.work(pollers=["fetch", "fetsch", "b"])
+    with pytest.raises(ConfigurationError, match="a list of names, not text: write pollers=\\['fetch'\\]"):
+        await rota_app.work(pollers="fetch")
 
 
 @pytest.mark.usefixtures("sleepy")

@@ -28,7 +28,7 @@ from rota.postgres.notify import poll_channel
 from rota.postgres.query import Steps
 from rota.retry import Retry
 
-__all__ = ["Pollers"]
+__all__ = ["Pollers", "choose_pollers"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -221,6 +221,17 @@ class Pollers(Mapping[str, Poller[..., Any]]):
 
     def __len__(self) -> int:
         return len(self._pollers)
+
+
+def choose_pollers(pollers: Mapping[str, Poller[..., Any]], names: Sequence[str] | None) -> list[PollerDefinition]:
+    """Those of these names, or all if None. Raises ConfigurationError for a name that none has."""
+    if isinstance(names, str):
+        raise ConfigurationError(f"pollers is a list of names, not text: write pollers=[{names!r}].")
+    chosen = list(pollers) if names is None else list(dict.fromkeys(names))
+    if unknown := [name for name in chosen if name not in pollers]:
+        known = ", ".join(sorted(pollers)) or "none"
+        raise ConfigurationError(f"This app has no poller {', '.join(map(repr, unknown))}; it has {known}.")
+    return [pollers[name].definition for name in chosen]
 
 
 def _as_claimed(key: Any) -> Iterator[list[Any]]:
