@@ -187,13 +187,13 @@ async def test_a_slow_look_asks_for_what_is_polled_meanwhile(rota_app: TestRota,
 
 
 APP = """
-import time
+import sys
 from rota import Rota
 app = Rota()
 @app.poller(table="sources", last="last_at", interval="5m")
 def fetch(source: dict) -> None:
     print("begun", flush=True)
-    time.sleep(1)
+    sys.stdin.read()
 """
 
 
@@ -205,13 +205,16 @@ def test_a_round_that_is_told_to_end_gives_its_rows_back(
     db.execute("insert into sources values (1), (2)")
     command = [sys.executable, "-m", "rota", "pollers", "run", "fetch", "--app", str(tmp_path / "app.py")]
     environment = {**os.environ, "ROTA_DATABASE_URL": rota_database}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as running:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as running:
+        assert running.stdin is not None
         assert running.stdout is not None
         assert running.stdout.readline() == "begun\n"
 
         running.send_signal(told)
+        until_sync(lambda: db.execute("select from rota.poll_claims").fetchall() == [], what="they are given back")
+        running.stdin.close()  # its handlers may end now
         code = running.wait(20)
 
     assert code == ends_with
-    until_sync(lambda: db.execute("select from rota.poll_claims").fetchall() == [], what="they are given back")
     assert one(db, "select count(*) from sources where last_at is null") == 2
