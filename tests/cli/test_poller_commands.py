@@ -419,3 +419,12 @@ def test_a_worker_refuses_a_poller_that_its_app_does_not_have(rota: Run, dsn: st
 
     assert refused.code == 2
     assert "This app has no poller 'feeds'; it has fetch, pairs." in refused.err
+
+
+def test_a_schema_whose_name_holds_a_dot_is_no_riddle(rota_app: TestRota, poll: Run, db: Db) -> None:
+    db.execute('create schema "my.schema"; create table "my.schema".t (id uuid primary key, polled_at timestamptz)')
+    rota_app.poller(table=("my.schema", "t"), last="polled_at", interval="1h", name="dotted")(print).run_once_sync()
+    claim(db, "dotted", ["6ba7b810-9dad-41d1-80b4-00c04fd430c8"])
+
+    assert poll("list").out.splitlines()[1].split()[:2] == ["dotted", "my.schema.t"]
+    assert "released: 1 row(s)" in poll("release", "dotted", "6BA7B8109DAD41D180B400C04FD430C8").err

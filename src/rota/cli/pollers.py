@@ -59,7 +59,7 @@ def list_(as_json: bool, app_path: str | None, dsn: str | None, schema: str | No
         [
             [
                 view.name,
-                view.definition.get("table"),
+                _table(view),
                 _state(view),
                 view.workers or "none",
                 view.held,
@@ -77,6 +77,11 @@ def list_(as_json: bool, app_path: str | None, dsn: str | None, schema: str | No
 
 def _fields(view: PollerView) -> dict[str, Any]:
     return {name: getattr(view, name) for name in view.__dataclass_fields__}
+
+
+def _table(view: PollerView) -> str:
+    table = view.definition.get("table", "")
+    return ".".join(table) if isinstance(table, list) else str(table)
 
 
 def _state(view: PollerView) -> str:
