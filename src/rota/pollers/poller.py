@@ -21,6 +21,7 @@ from rota.pollers.definition import PollerDefinition
 from rota.pollers.due import Plan
 from rota.pollers.execute import Executor, FailedPoll, Outcome
 from rota.pollers.inspect import Backlog, DueRow, Holder, backlog, find_holder, preview_rows
+from rota.pollers.long_keys import is_too_long
 from rota.pollers.rescue import rescue_rows
 from rota.pollers.running import key_text
 from rota.pollers.sessions import Sessions
@@ -217,7 +218,15 @@ class _Round:
     async def poll_this(self, key: list[Any]) -> PollStats:
         await self._rescue()
         name = self._plan.definition.name
-        exists, row = await self._source.claim_this(key)
+        try:
+            exists, row = await self._source.claim_this(key)
+        except RotaError as error:
+            if not is_too_long(error):
+                raise
+            raise NotPossible(
+                f"Poller {name!r} cannot poll row {key_text(key)[:100]}…: its key is too long for a claim, which takes about "
+                "2,600 bytes. Give the table a shorter unique key for key=..."
+            ) from error
         if row is None and not exists:
             raise NotPossible(
                 f"Poller {name!r} cannot poll row {key_text(key)}: there is none in {self._plan.shape}"
