@@ -161,7 +161,11 @@ def test_a_poll_that_its_loop_ends_first_gives_its_row_back(direct_database: str
     @app.poller(**EVERY_FIVE_MINUTES)
     async def fetch(feed: dict[str, Any]) -> None:
         running.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.2)  # time for who would close what it needs
+            members.append(one(db, MEMBERS))
 
     async def main() -> None:
         nonlocal running, polling
@@ -170,10 +174,11 @@ def test_a_poll_that_its_loop_ends_first_gives_its_row_back(direct_database: str
         await running.wait()
         assert list(claims(db)) == [1]
 
+    members: list[int] = []
     running, polling = asyncio.Event(), None
     asyncio.run(main())
 
-    assert (claims(db), one(db, MEMBERS)) == ({}, 0)
+    assert (claims(db), members, one(db, MEMBERS)) == ({}, [1], 0)
     until_sync(lambda: one(db, OPEN) == 0, what="all is closed")
 
 
@@ -269,3 +274,12 @@ async def test_a_worker_that_has_ended_is_not_shown_by_what_polls_by_hand_in_its
     await rota_app.drain()
 
     await until(lambda: [member.work for member in rota_app.members_sync()] == [{}], what="nobody works")
+    members: list[int] = []
+
+    @rota_app.task
+    async def look() -> None:
+        members.append(len(await rota_app.members()))
+
+    await look.enqueue()
+    await rota_app.drain()
+    assert members == [1]  # the next is a worker in the same place

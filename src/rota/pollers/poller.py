@@ -263,7 +263,8 @@ class _Round:
         finally:
             self._ending = True  # whose cancellation is whose
             for task in tasks:
-                task.cancel()
+                if not task.cancelling():  # whoever cleans up is left to it
+                    task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._ending = False
 
