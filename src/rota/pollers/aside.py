@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, Generic, TypeVar
 
 from rota.errors import RotaError
@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 # At exit, no longer than this for what others would find out by themselves.
 _EXIT_SECONDS = 5.0
+# A signal that comes just before a thread waits does not end the wait.
+_HEAR_SECONDS = 0.5
 
 
 class Aside:
@@ -93,6 +95,8 @@ class Begun(Generic[T]):
         if handles:
             signal.signal(signal.SIGTERM, end)
         try:
+            while not self._answer.done():
+                wait([self._answer], _HEAR_SECONDS)
             return self._answer.result()
         except BaseException:
             if not self._answer.done():
