@@ -192,7 +192,8 @@ from rota import Rota
 app = Rota()
 @app.poller(table="sources", last="last_at", interval="5m")
 def fetch(source: dict) -> None:
-    print("begun", flush=True)
+    sys.stdout.write("begun\\n")  # in one piece, as two do it at once
+    sys.stdout.flush()
     sys.stdin.read()
 """
 
