@@ -112,6 +112,7 @@ SAMPLES: dict[str, Any] = {
     "epoch": 1767225600000,
     "error": "server closed the connection",
     "fate": "queued",
+    "find": "select feeds.digest from public.feeds where pg_column_size(jsonb_build_array(...)) > 2635",
     "finished": 12,
     "given_out": 12,
     "handed_back": 3,

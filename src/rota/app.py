@@ -31,7 +31,8 @@ from rota.leases.members import MemberView, list_members
 from rota.leases.membership import Membership, for_each
 from rota.leases.singletons import OnHeld, Singleton, Singletons
 from rota.leases.term import Term
-from rota.pollers.pollers import Pollers
+from rota.pollers.by_hand import ByHand
+from rota.pollers.pollers import Pollers, choose_pollers
 from rota.pollers.polling import Polling
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
@@ -130,6 +131,7 @@ class Rota:
         self.leaders = Leaders(self.database)
         self._intake = Intake(self.database, self.jobs, self.codec)
         self._membership = Membership(self._control)
+        self._by_hand = ByHand(self.database, self._membership, lambda: self.pollers.definitions)
         # for those who hold one for a while, so that they do not hold up the others; and those who lock not those who lead
         size = settings.pool_size
         self._held = self.database.apart("hold", size=size, purpose="locks that are held or waited for")
@@ -247,15 +249,18 @@ class Rota:
         concurrency: int | None = None,
         drain: bool = False,
         *,
+        pollers: Sequence[str] | None = None,
         grace: Duration = DEFAULT_GRACE,
     ) -> None:
         """Run a worker in this process until it is cancelled, stopped, or with `drain` finds nothing that is due.
 
         What is due later then, a delayed job or one that waits for its next attempt, stays queued. Raises RotaError when all
         that is left are pollers whose look for due rows PostgreSQL refuses.
+        `pollers` names those of the app's that it polls for: all if that is None, and none if it is empty.
         `stop` lets running bodies finish for `grace`, then cancels them and hands them back; cancelling hands back at once.
         """
         settings = _worker_settings(queues, concurrency)
+        polled = choose_pollers(self.pollers, pollers)
         schedules = self.declared.definitions()
         self._check_retention()
         scheduler = Scheduler(
@@ -266,14 +271,14 @@ class Rota:
             poll=self.settings.schedule_poll,
         )
         worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler)
-        polling = Polling(self.database, self.pollers.definitions, self.facts)
+        polling = Polling(self.database, polled, self.facts)
         led = (*self.singletons.values(), Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed))
         shown = {
             "queues": queues if queues is None else list(queues),
             "concurrency": settings.concurrency,
             "tasks": {name: self.tasks[name].version for name in sorted(self.tasks)},
             "schedules": {schedule.name: str(schedule.digest()) for schedule in schedules},
-            "pollers": sorted(self.pollers),
+            "pollers": sorted(definition.name for definition in polled),
             **({"mark": self.mark} if self.mark else {}),
         }
         working = Working(
@@ -311,6 +316,7 @@ class Rota:
         concurrency: int | None = None,
         drain: bool = False,
         *,
+        pollers: Sequence[str] | None = None,
         grace: Duration = DEFAULT_GRACE,
     ) -> None:
         """The same for scripts: runs its own event loop, and closes what it opened.
@@ -322,7 +328,7 @@ class Rota:
         async def run() -> None:
             try:
                 async with self:
-                    await self.work(queues, concurrency, drain, grace=grace)
+                    await self.work(queues, concurrency, drain, pollers=pollers, grace=grace)
             finally:
                 await leave_stuck()
 
@@ -376,11 +382,13 @@ class Rota:
 
     async def close(self) -> None:
         """Close what this event loop and sync callers opened. Using the app again opens it again."""
+        await self._by_hand.close()
         await self._leads.database.close()
         await self._held.close()
         await self.database.close()
 
     def close_sync(self) -> None:
+        self._by_hand.close_sync()
         self._leads.database.close_sync()
         self._held.close_sync()
         self.database.close_sync()

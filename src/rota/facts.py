@@ -56,6 +56,7 @@ __all__ = [
     "RowPolled",
     "RowRaisedAfterSuccess",
     "RowsClaimed",
+    "RowsLeftOut",
     "ScheduleBroken",
     "ScheduleFired",
     "ScheduleMissed",
@@ -588,6 +589,15 @@ class PollerHindered(Fact):
     poller: str
     error: str
     retry_in: float
+
+
+@dataclass(frozen=True, slots=True)
+class RowsLeftOut(Fact):
+    """There are rows whose keys are too long to be claimed. They are left out for as long as this process runs. `find` is SQL
+    that shows their keys, and maybe a few more that would do."""
+
+    poller: str
+    find: str
 
 
 Subscriber = Callable[[Any], None]

@@ -14,6 +14,7 @@ __all__ = ["worker"]
 @click.command()
 @click.argument("app")
 @click.option("--queues", help="Comma-separated queues to take jobs from. [default: all]")
+@click.option("--pollers", help="Comma-separated pollers to poll for, or: none. [default: all]")
 @click.option("--concurrency", type=click.IntRange(min=1), help="Bodies at once. [default: 20]")
 @click.option("--drain", is_flag=True, help="Exit when nothing is due any more; what is due later stays queued.")
 @click.option(
@@ -28,6 +29,7 @@ __all__ = ["worker"]
 def worker(
     app: str,
     queues: str | None,
+    pollers: str | None,
     concurrency: int | None,
     drain: bool,
     grace: float,
@@ -46,5 +48,15 @@ def worker(
     found = find_app(app, dsn, schema)
     found.mark = mark
     log_facts(found.facts)
-    names = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
-    run_worker(found, queues=names, concurrency=concurrency, drain=drain, grace=grace)
+    run_worker(
+        found,
+        queues=_names(queues),
+        pollers=[] if pollers == "none" else _names(pollers),
+        concurrency=concurrency,
+        drain=drain,
+        grace=grace,
+    )
+
+
+def _names(given: str | None) -> list[str] | None:
+    return None if given is None else [name.strip() for name in given.split(",") if name.strip()]

@@ -226,6 +226,11 @@ def words(fact: Fact) -> Words | None:
                 f"poller {poller} cannot look for due rows: {error}; the next look is in {retry_in:.0f} s. To see what is wrong: "
                 f"rota pollers check {shlex.quote(poller)} --app APP"
             )
+        case facts.RowsLeftOut(poller, find):
+            return logging.ERROR, (
+                f"poller {poller} leaves out rows whose keys are too long to be claimed, and goes on with the others. Give the "
+                f"table a shorter unique key for key=... To find them: {find}"
+            )
         case _:
             return None
 

@@ -58,6 +58,8 @@ class PollerView:
     held: int
     waiting: int
     parked: int
+    #: how many live workers poll for it
+    workers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ LIST_POLLERS = statement(
     """
     select
         poller.name, poller.definition, poller.declared_at, poller.paused_at, poller.paused_by,
-        coalesce(claims.held, 0), coalesce(claims.waiting, 0), coalesce(claims.parked, 0)
+        coalesce(claims.held, 0), coalesce(claims.waiting, 0), coalesce(claims.parked, 0), coalesce(known.workers, 0)
     from {schema}.pollers as poller
     left join (
         select
@@ -147,6 +149,15 @@ LIST_POLLERS = statement(
         from {schema}.poll_claims as claim
         group by claim.poller
     ) as claims on claims.poller = poller.name
+    left join (
+        select told.name, count(*) as workers
+        from {schema}.members as member
+        cross join lateral jsonb_array_elements_text(
+            case jsonb_typeof(member.work -> 'pollers') when 'array' then member.work -> 'pollers' else '[]' end
+        ) as told (name)
+        where member.ended_at is null
+        group by told.name
+    ) as known on known.name = poller.name
     where %(name)s::text is null or poller.name = %(name)s
     order by poller.name
     """,

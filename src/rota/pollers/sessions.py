@@ -37,3 +37,8 @@ class Sessions:
     async def close(self) -> None:
         for database in (self.transactions, self.stamping, self.settling, self.looking):
             await database.close()
+
+    async def close_with_loop(self) -> None:
+        """The same at the end of an event loop, whose runner has cancelled all that runs in it."""
+        for database in (self.transactions, self.stamping, self.settling, self.looking):
+            await database.close_with_loop()

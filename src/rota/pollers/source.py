@@ -17,11 +17,12 @@ from uuid import UUID
 
 from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, RotaError
-from rota.facts import Facts, PollerHindered, RowsClaimed
+from rota.facts import Facts, PollerHindered, RowsClaimed, RowsLeftOut
 from rota.leases.control import Control
 from rota.pollers.claim import OWN_BITS, Claim, ClaimedRow, Claims, new_token
 from rota.pollers.due import Plan
 from rota.pollers.execute import FailedPoll, Outcome
+from rota.pollers.long_keys import find_long_keys, is_too_long, without_long_keys
 from rota.pollers.pieces import is_too_slow, said
 from rota.pollers.sessions import Sessions
 from rota.pollers.settle import Finish, hand_back, held_tokens, release_token
@@ -60,7 +61,7 @@ class PollSource:
         settled: Callable[[Outcome, str], None] = lambda outcome, fate: None,
     ) -> None:
         self._definition = plan.definition
-        self._table = str(plan.shape)
+        self._plan = plan
         self._claims = Claims(plan)
         self._looking = sessions.looking
         self._settling = sessions.settling
@@ -79,6 +80,7 @@ class PollSource:
         self._channel = poll_channel(sessions.looking.schema)
         # the first bits of its tokens are its own: so it tells its claims from others' in the same process
         self._mark = secrets.randbits(63 - OWN_BITS)
+        self._leaves_out = False  # rows whose keys are too long
         self._under_way: set[int] = set()  # claims whose answer is awaited
         self._owed: set[tuple[UUID, int]] = set()  # claims that nobody here has the rows of
         self._unknown: set[int] = set()
@@ -132,6 +134,8 @@ class PollSource:
         except RotaError as error:
             if isinstance(error, DatabaseUnavailable) and not is_too_slow(error):
                 raise
+            if self._leave_out_long_keys(error):
+                return await self.claim(limit)
             self._hindered(error)
             return []
         self._hindrance, self.hindered_by = 0.0, None
@@ -142,6 +146,15 @@ class PollSource:
             self._last_empty_look = look
             self._empty_look.set()
         return rows
+
+    def _leave_out_long_keys(self, error: RotaError) -> bool:
+        """Whether rows whose keys no claim can hold are left out from now on: they would hold up all others."""
+        if self._leaves_out or not is_too_long(error):
+            return False
+        self._leaves_out = True
+        self._claims = Claims(without_long_keys(self._plan))
+        self._facts.emit(RowsLeftOut(self._definition.name, find_long_keys(self._plan)))
+        return True
 
     def _enough(self, limit: int) -> int:
         """How many to ask for: where a look is slow, as behind very many rows that wait, also what is polled while the next one
@@ -297,7 +310,7 @@ class PollSource:
         self._more = False
         self._hindrance = min(_LONGEST_HINDRANCE, self._hindrance * 2 or 1.0)
         name, why = self._definition.name, said(error)
-        self.hindered_by = f"Poller {name!r} cannot look for rows of {self._table}: PostgreSQL says {why!r}."
+        self.hindered_by = f"Poller {name!r} cannot look for rows of {self._plan.shape}: PostgreSQL says {why!r}."
         self._facts.emit(PollerHindered(name, why, self._hindrance))
         # also for a drain: there is nothing that it could wait for
         self._last_empty_look = self._looks_begun

@@ -28,7 +28,7 @@ from rota.postgres.dsn import Dsn
 from rota.postgres.foreign import Foreign
 from rota.postgres.query import Query, Row, Steps
 
-__all__ = ["Database", "UserPool"]
+__all__ = ["Database", "UserPool", "close_with_loop"]
 
 T = TypeVar("T")
 UserPool = AsyncConnectionPool[Any] | ConnectionPool[Any]
@@ -188,6 +188,12 @@ class Database:
             await (await opening).close()
         await asyncio.to_thread(self.close_sync)
 
+    async def close_with_loop(self) -> None:
+        """The same for what this loop opened, when its runner ends it."""
+        opening = self._async.pop(asyncio.get_running_loop(), None)
+        if opening is not None and not opening.cancelled() and opening.exception() is None:
+            await close_with_loop(opening.result())
+
     def close_sync(self) -> None:
         with self._lock:
             pool, self._sync = self._sync, None
@@ -309,6 +315,14 @@ class Borrowed(Foreign):
         await self._answer(cursor.execute(sql, params))
         rows: Sequence[Row] = await self._answer(cursor.fetchall())
         return rows
+
+
+async def close_with_loop(pool: AsyncConnectionPool[Any]) -> None:
+    """Close a pool when the runner of its loop has cancelled its tasks, without which it closes no connection that it holds."""
+    while pool.get_stats().get("pool_available"):
+        await (await pool.getconn()).close()
+    with contextlib.suppress(asyncio.CancelledError):
+        await pool.close()
 
 
 @contextlib.contextmanager

@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Coroutine, Sequence
+from typing import Any, NoReturn
 
 from rota.app import Rota
 from rota.service.loop import leave_stuck
@@ -20,18 +20,26 @@ __all__ = ["run_worker"]
 logger = logging.getLogger("rota")
 
 
-def run_worker(app: Rota, *, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float) -> None:
+def run_worker(
+    app: Rota,
+    *,
+    queues: Sequence[str] | None,
+    pollers: Sequence[str] | None,
+    concurrency: int | None,
+    drain: bool,
+    grace: float,
+) -> None:
     """Work until a signal, or with `drain` until there is nothing left. The second signal stops waiting for bodies."""
-    refusing = asyncio.run(_work(app, queues, concurrency, drain, grace))
+    refusing = asyncio.run(_work(app, app.work(queues, concurrency, drain, pollers=pollers, grace=grace)))
     if refusing:
         _leave(f"{refusing} coroutine(s) refuse to be cancelled")
     _leave_stuck_threads()
 
 
-async def _work(app: Rota, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float) -> int:
+async def _work(app: Rota, work: Coroutine[Any, Any, None]) -> int:
     """Returns how many bodies have been left behind."""
     loop = asyncio.get_running_loop()
-    working = loop.create_task(app.work(queues, concurrency, drain, grace=grace))
+    working = loop.create_task(work)
 
     def stop() -> None:
         logger.info("stopping")
