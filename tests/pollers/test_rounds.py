@@ -204,7 +204,6 @@ def fetch(source: dict) -> None:
         (signal.SIGTERM, 1, 1, -signal.SIGTERM),
         (signal.SIGTERM, 2, 0, -signal.SIGTERM),
         (signal.SIGINT, 1, 1, 1),
-        (signal.SIGINT, 2, 0, 1),
     ],
 )
 def test_a_process_that_is_told_to_end_ends_the_poll_that_runs_and_gives_back_the_rest(
