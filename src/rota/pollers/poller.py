@@ -70,6 +70,8 @@ class Home(Protocol):
     facts: Facts
     _membership: Membership
 
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]: ...
+
 
 class Poller(Generic[P, R]):
     """A function that polls rows of a table. Calling it calls the function."""
