@@ -47,8 +47,8 @@ class Project:
 
 
 class ManagedWorker(WorkerProcess):
-    """`manage.py rota worker`."""
+    """`manage.py rota worker`, or another command that stays."""
 
-    def __init__(self, project: Project, *args: str) -> None:
-        super().__init__("", env=project.env, cwd=PROJECT)
-        self._command = [sys.executable, "manage.py", "rota", "worker", *args]
+    def __init__(self, project: Project, *args: str, command: str = "worker", cwd: Path = PROJECT) -> None:
+        super().__init__("", env=project.env, cwd=cwd)
+        self._command = [sys.executable, str(PROJECT / "manage.py"), "rota", command, *args]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -97,6 +98,28 @@ answer = [app.jobs.get_sync(answer).attempt, app.jobs.list_sync(state="dead")[0]
 
 
 @pytest.mark.long
+def test_a_connection_that_grew_too_old_while_no_body_ran_is_not_used(rota_database: str) -> None:
+    aged = """
+from django.db import connection
+from rota.integrations.django.bodies import with_connections
+from rota.jobs.running import running
+
+def session():
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_backend_pid()")
+        return cursor.fetchone()[0]
+
+running.set("a job")
+body = with_connections(session)
+first, again = body(), body()
+connection.close_at = 0
+answer = [first == again, body() == first]
+"""
+
+    assert Project(rota_database, SHOP_CONN_MAX_AGE=None).run(aged) == [True, False]
+
+
+@pytest.mark.long
 def test_a_task_that_is_called_where_it_stands_keeps_the_connections_of_its_caller(project: Project) -> None:
     same = """
 from django.db import connection
@@ -147,6 +170,16 @@ def test_the_command_has_the_app_and_the_database_of_the_settings(
     assert "There is no job 99" in project.manage("rota", "jobs", "show", "99", fails=1)
     assert "manage.py rota [OPTIONS] COMMAND" in project.manage("rota", "--help")
     assert "manage.py rota [OPTIONS] COMMAND" in project.manage("help", "rota")
+
+
+@pytest.mark.long
+def test_processes_that_the_command_starts_find_the_project_from_any_folder(project: Project, tmp_path: Path) -> None:
+    dev = ManagedWorker(project, cwd=tmp_path, command="dev")
+
+    with dev.start():
+        dev.wait_for_output("working on", 40)
+        dev.signal(signal.SIGINT)
+        assert dev.wait() == 0
 
 
 @pytest.mark.long
