@@ -211,8 +211,9 @@ def test_migrate_makes_the_tables_of_rota_unless_told_not_to(project: Project, r
 
 
 @pytest.mark.long
-def test_the_test_runner_of_django_has_a_database_of_its_own_for_rota(project: Project) -> None:
-    assert "OK" in project.manage("test", "shop", "--no-input")
+@pytest.mark.parametrize("tests", ["Tests", "Quiet"])
+def test_the_test_runner_of_django_has_a_database_of_its_own_for_rota(project: Project, tests: str) -> None:
+    assert "OK" in project.manage("test", f"shop.tests.{tests}", "--no-input")
 
 
 @pytest.mark.parametrize(

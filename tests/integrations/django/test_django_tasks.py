@@ -156,6 +156,7 @@ def test_signals_are_sent_where_the_task_runs_and_a_receiver_that_fails_does_no_
     heard = shop.use(
         "answer = sorted(Order.objects.filter(name__contains='RotaBackend').values_list('name', flat=True))"
     )
+    assert shop.use(f"answer = told(tasks.fail_first.get_result({right!r}))[:2]") == ["SUCCESSFUL", 2]
     assert heard == sorted(
         [
             *2 * [f"started RotaBackend {right} RUNNING"],

@@ -121,8 +121,7 @@ def _address(alias: str) -> Dsn:
             "ROTA = {'DATABASE': ...} in the Django settings."
         )
     # Django's parameters are those of libpq, and some that are its own or psycopg's
-    known = {option.keyword.decode() for option in Conninfo.get_defaults()} - {
-        "application_name"
-    }  # ours say what they do
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     parameters = {name: value for name, value in connection.get_connection_params().items() if name in known}
+    parameters.pop("application_name", None)  # our sessions say themselves what they are for
     return Dsn(make_conninfo(**parameters), source=f"DATABASES[{alias!r}]")

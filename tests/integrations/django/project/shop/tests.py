@@ -20,3 +20,8 @@ class Tests(TestCase):
         assert app.database.dsn.database == connection.settings_dict["NAME"]
         assert app.database.dsn.database.startswith("test_")
         assert app.jobs.list_sync() == []  # the job is in the transaction of this test
+
+
+class Quiet(TestCase):
+    def test_what_knows_nothing_of_rota_needs_not_close_it(self) -> None:
+        assert not connection.closed_in_transaction
