@@ -71,6 +71,7 @@ MADE_BY_US = {
     *("rota.Poller", "rota.RunningPoll", "rota.PollTransaction"),
 }  # nobody else calls their constructors
 OUR_CALLS = {
+    "Rota": {"around"},
     "Term": {"end", "give_up", "give_up_sync", "look", "loss", "patience"},
     "Declarations": {"definitions", "kept"},
     "Pollers": {"definitions"},

@@ -180,6 +180,10 @@ class Rota:
         taken.join(self.tasks)
         return taken
 
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What a body is called through: an app of a framework's sees to what the framework expects around it."""
+        return function
+
     async def enqueue(self, new: NewJob, *, on: Any = None) -> Job[Any]:
         """Add one job made by `task.bind(...)`. It is there when this returns; with `on`, when that connection's transaction
         commits."""

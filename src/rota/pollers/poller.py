@@ -67,6 +67,8 @@ class Home(Protocol):
     facts: Facts
     _by_hand: ByHand
 
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]: ...
+
 
 class Poller(Generic[P, R]):
     """A function that polls rows of a table. Calling it calls the function."""

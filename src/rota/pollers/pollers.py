@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -115,6 +116,7 @@ class Pollers(Mapping[str, Poller[..., Any]]):
                 raise ConfigurationError(
                     f"There is a poller {definition.name!r} already. Give one of them another name with @app.poller(name=...)."
                 )
+            definition = replace(definition, handler=self._home.around(function))
             self._pollers[definition.name] = poller = Poller[Any, Any](definition, self._home)
             return poller
 
