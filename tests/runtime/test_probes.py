@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import json
 import os
@@ -17,6 +18,8 @@ from typing import Any
 
 import psycopg
 import pytest
+import yaml
+from tests.docs_examples import blocks
 from tests.runtime.away import locked_out
 
 from rota.errors import ConfigurationError
@@ -24,6 +27,8 @@ from rota.runtime import health_server as server_module
 from rota.runtime.health import Health, Report
 from rota.runtime.health_server import HealthServer, health_server
 from rota.testing import TestRota, WorkerProcess, until_sync
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "operating.md"
 
 StartWorker = Callable[..., WorkerProcess]
 
@@ -258,6 +263,39 @@ def test_asking_imports_neither_the_database_driver_nor_an_http_library() -> Non
     )
 
     assert not {"psycopg", "http.client", "http.server", "asyncio", "rota.app", "rich"} & set(shown.stdout.split())
+
+
+def test_the_probes_of_the_guide_are_answered(start: Callable[..., tuple[WorkerProcess, int]]) -> None:
+    (shown,) = (block for block in blocks(GUIDE) if block.file == "deployment.yaml")
+    (container,) = yaml.safe_load(shown.text)["containers"]
+    probes = [container[f"{name}Probe"] for name in ("startup", "liveness", "readiness")]
+
+    _, port = start(args=tuple(container["args"][2:]))
+
+    assert container["args"][:2] == ["--health-port", str(container["ports"][0]["containerPort"])]
+    for probe in probes:
+        path = probe["httpGet"]["path"]
+        until_sync(lambda path=path: get(port, path)[0] == 200, what=path)  # type: ignore[misc]
+    for command in re.findall(r"command: \[rota, health, (.*?)\]", GUIDE.read_text()):
+        assert ask(command, ROTA_HEALTH_PORT=str(port)).returncode == 0
+
+
+def test_the_unit_of_the_guide_starts_a_worker_that_tells_systemd(rota_worker: StartWorker, systemd: Systemd) -> None:
+    (shown,) = (block.text for block in blocks(GUIDE) if block.text.startswith("# rota-worker.service"))
+    unit = configparser.ConfigParser()
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(shown)
+    service = unit["Service"]
+
+    rota_worker(
+        APP,
+        args=tuple(service["ExecStart"].split()[3:]),
+        env={"NOTIFY_SOCKET": systemd.path, "WATCHDOG_USEC": f"{service['WatchdogSec']}000000"},
+    )
+
+    assert service["Type"] == "notify"
+    systemd.wait_for("READY=1")
+    systemd.wait_for("WATCHDOG=1")
 
 
 class Told(Health):
