@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -16,10 +18,11 @@ from tests.runtime.away import locked_out
 
 from rota import Rota
 from rota.errors import ConfigurationError
+from rota.facts import ControlLost
 from rota.runtime import health as health_module
 from rota.runtime.health import Health, health_of
 from rota.service.ending import ENDING
-from rota.testing import DatabaseServer, TestRota, until
+from rota.testing import DatabaseServer, TcpProxy, TestRota, fact, until
 
 READY = (200, {"ready": True})
 
@@ -225,6 +228,7 @@ async def test_a_worker_that_renews_its_lease_need_not_be_asked_about(rota_app: 
     await until(is_ready, what="it works")
     health.close()
     await until(lambda: health._line._thread is None)
+    health._reach.forget()
     reports = [await health.ready() for _ in range(10)]
 
     assert {report.status for report in reports} == {200}
@@ -327,6 +331,8 @@ async def test_a_lease_thread_that_stands_still_is_not_live_but_one_that_waits_f
     go_on = threading.Event()
 
     monkeypatch.setattr(control._session, "rest", lambda seconds: go_on.wait(20))
+    await until(lambda: control.silent_for >= 1.0)
+    assert health.live().status == 200  # it may have just woken up
     await until(lambda: health.live().body.get("reason") == "lease_thread", what="it is seen")
     monkeypatch.setattr(control._session, "asking", True)
     assert health.live().status == 200
@@ -362,8 +368,75 @@ async def test_a_role_that_may_not_see_the_tables_finds_the_database_there_all_t
             assert await answered(health) == READY
             health.close()
             await until(lambda: health._line._thread is None)
+            health._reach.forget()
+            admin.execute(f'revoke connect on database "{admin.info.dbname}" from public')
+            assert await answered(health) == not_ready("database")  # but not if it is not even let in
+            health.close()
         finally:
             admin.execute("drop role stranger_of_health")
+
+
+@pytest.mark.direct("a pooler keeps connections to the server of its own")
+async def test_a_connection_that_was_closed_meanwhile_says_nothing_of_the_database(rota_app: TestRota) -> None:
+    health = Health(rota_app)
+    assert (await health.ready()).well
+
+    with psycopg.connect(rota_app.database.dsn.conninfo, autocommit=True) as admin:
+        admin.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name like 'rota:health@%'"
+            " and datname = current_database()"
+        )
+    health._reach.forget()
+
+    assert await answered(health) == READY
+    health.close()
+
+
+async def test_a_lease_thread_that_waits_for_a_silent_database_is_live(
+    rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_module, "_SURE_SECONDS", 0.1)
+    statuses = set[int]()
+    with TcpProxy(rota_app.database.dsn.conninfo) as proxy:
+        async with Rota(proxy.dsn(rota_app.database.dsn.conninfo)) as app:
+            health = Health(app, live_limit=1.5)
+            working = asyncio.create_task(app.work())
+            await until(lambda: app.workings and app.workings[0].state == "running")
+            (control,) = health._controls()
+            lost = fact(app.facts, ControlLost, timeout=20)
+
+            proxy.blackhole()
+            await until(lambda: statuses.add(health.live().status) or lost._found.done(), timeout=20)
+            proxy.heal()
+            await until(lambda: control.may_act, timeout=20)
+            app.stop()
+            await working
+
+    assert statuses == {200}
+
+
+FORKING = """
+import os, sys
+from rota import Rota
+from rota.runtime.health import Health
+
+app = Rota(sys.argv[1])
+health = Health(app)
+assert health.ready_sync().well
+app.close_sync()
+child = os.fork()
+if child == 0:
+    os._exit(0 if health.ready_sync().well else 1)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert health.ready_sync().well
+sys.exit(code)
+"""
+
+
+def test_a_forked_child_asks_on_a_line_of_its_own(rota_database: str) -> None:
+    forked = subprocess.run([sys.executable, "-c", FORKING, rota_database], timeout=60, check=False)
+
+    assert forked.returncode == 0
 
 
 def test_the_limit_of_live_is_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,8 @@ def worker(
     found = find_app(app, dsn, schema)
     found.mark = mark
     log_facts(found.facts)
+    if mark is not None and _from_environment("health_port"):
+        health_port = None  # a port is for one process, and this one has siblings
     with probed(found, worker=True, port=health_port, host=health_host):
         run_worker(
             found,
@@ -72,3 +74,8 @@ def worker(
 
 def _names(given: str | None) -> list[str] | None:
     return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
+
+
+def _from_environment(option: str) -> bool:
+    source = click.get_current_context().get_parameter_source(option)
+    return source is click.core.ParameterSource.ENVIRONMENT

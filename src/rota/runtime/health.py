@@ -67,7 +67,7 @@ class Health:
         self._line = Line(app)
         self._reach: Question[list[Applied]] = Question(self._line, applied_migrations)
         self._backlog: Question[Look] = Question(self._line, lambda: find_lanes(None))
-        self._asked_of: object = None
+        self._asked_of: tuple[object, int] | None = None
         self._fits_until = 0.0
         self._worked = False
         self._started = False
@@ -133,8 +133,9 @@ class Health:
 
     def _ask_reach(self) -> tuple[Future[Any], float] | None:
         """Ask the database, unless there is nothing to ask it."""
-        if self._app.database is not self._asked_of:
-            self._asked_of, self._fits_until = self._app.database, 0.0
+        place = self._app.database, os.getpid()
+        if place != self._asked_of:
+            self._asked_of, self._fits_until = place, 0.0
             self._reach.forget()
             self._backlog.forget()
         if self._ends:

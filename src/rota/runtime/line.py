@@ -21,7 +21,7 @@ from rota.app import Rota
 from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, RotaError
 from rota.postgres.ask import ask_sync
-from rota.postgres.connection import BoundedConnection, translated
+from rota.postgres.connection import BoundedConnection, is_alive, translated
 from rota.postgres.query import Query
 
 __all__ = ["Line", "Question"]
@@ -105,7 +105,8 @@ class Line:
         database = self._app.database
         if database.is_users and self._app.settings.dsn is None:
             return self._through_users_pool(query)
-        if self._connection is None or self._connection.closed or self._leads_to is not database:
+        # one that was closed while nobody asked says nothing about the database now
+        if self._connection is None or not is_alive(self._connection) or self._leads_to is not database:
             self._drop()
             connector = database.connector("health", settings=_SETTINGS, patience=_PATIENCE_SECONDS)
             try:
@@ -116,8 +117,8 @@ class Line:
         try:
             answer = ask_sync(self._connection, database.schema, query)
         except psycopg.Error as error:
-            # whatever it was: the next question shall not fail for the connection of this one
-            self._drop()
+            if not error.sqlstate:
+                self._drop()  # it did not answer, and may be half-way
             raise translated(error, database.dsn, database.schema) from error
         return answer, boottime() - began
 
@@ -161,7 +162,7 @@ class Question(Generic[T]):
             return self._answer, self._asked_at
 
     def forget(self) -> None:
-        """Ask anew next time, as after a fork or when the app leads elsewhere."""
+        """Ask anew next time, as in a forked child, or when the app leads elsewhere."""
         with self._lock:
             self._answer = None
 
