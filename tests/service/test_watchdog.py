@@ -166,3 +166,18 @@ async def test_it_wakes_up_a_few_times_a_second_only() -> None:
     dog.stop()
 
     assert time.monotonic() - began >= 1.0
+
+
+def test_the_culprit_is_named_on_another_kind_of_loop_as_well() -> None:
+    uvloop = pytest.importorskip("uvloop")
+    facts = Facts()
+    free, told = freed_by(facts, LoopBlocked)
+
+    async def main() -> None:
+        with watched(facts):
+            culprit(free)
+
+    uvloop.run(main())
+
+    assert "asyncio/runners.py" not in told[0].stack
+    assert "in culprit" in told[0].stack

@@ -19,7 +19,7 @@ import psycopg
 
 from rota.app import Rota
 from rota.clock import boottime
-from rota.errors import DatabaseUnavailable, RotaError
+from rota.errors import DatabaseUnavailable
 from rota.postgres.ask import ask_sync
 from rota.postgres.connection import BoundedConnection, is_alive, translated
 from rota.postgres.query import Query
@@ -109,10 +109,7 @@ class Line:
         if self._connection is None or not is_alive(self._connection) or self._leads_to is not database:
             self._drop()
             connector = database.connector("health", settings=_SETTINGS, patience=_PATIENCE_SECONDS)
-            try:
-                self._connection, self._leads_to = connector.connect_sync(), database
-            except RotaError as error:
-                raise DatabaseUnavailable(f"It lets nobody in: {error}") from error
+            self._connection, self._leads_to = connector.connect_sync(), database
         began = boottime()
         try:
             answer = ask_sync(self._connection, database.schema, query)
