@@ -57,6 +57,10 @@ VARIABLES = {
     "ROTA_LEASE": "How long a silent process is believed to be alive, such as `15s`. At least 1.5 seconds. Default: 15 seconds.",
     "ROTA_SCHEDULE_POLL": "How often the scheduler looks although nothing told it to, such as `30s`: what a lost message may cost. "
     "From 0.1 seconds to an hour. Default: 5 seconds.",
+    "ROTA_HEALTH_PORT": "The port that `rota worker` serves health on, and that `rota health` asks.",
+    "ROTA_HEALTH_URL": "Where `rota health` asks, if not on this machine.",
+    "ROTA_LIVE_LIMIT": "How long an event loop or the thread that keeps the lease may stand still until `/health/live` is 503, such "
+    "as `30s`. Default: 30 seconds.",
     "ROTA_POSTGRES_BIN": "Folder of the PostgreSQL programs the embedded server runs.",
     "ROTA_POSTGRES_DATA": "Folder of the embedded server. Default: `.rota/postgres` in the current folder.",
     "ROTA_POSTGRES_TCP": "With `1` the embedded server listens on loopback TCP, with a password, instead of a Unix socket.",
@@ -405,9 +409,10 @@ def errors_page() -> str:
         "| 1 | failed: any error that is not named below, `ForeignDatabase` among them |",
         "| 2 | wrong usage, or something in the configuration cannot work |",
         '| 3 | someone else leads, or a term was lost: `on_held="exit"`, `rota leaders exec`; also a lock that was not free |',
-        "| 6 | `rota doctor` found a problem; `rota postgres status`: no server is running |",
         "| 4 | the database is unavailable |",
         "| 5 | the schema needs `rota migrate`, or is too new |",
+        "| 6 | `rota health`: the process is not well, or does not answer; `rota doctor` found a problem; `rota postgres status`: no "
+        "server is running |",
         "",
         "## Which error ends with which code",
         "",

@@ -8,6 +8,7 @@ What a block is, its language says:
     sql         run in the page's database
     sh          not run: installing, make and variables; make targets must exist
     text, toml  shown only
+    yaml        shown, and can be read as such
 
 A first line such as `# tasks.py` or `-- grants.sql` also makes a file of the block, in the folder that the page's commands
 run in. Output is compared line by line, in order; `…` stands for anything, also for whole lines. A comment before a block
@@ -37,18 +38,19 @@ from pathlib import Path
 from types import ModuleType
 
 import psycopg
+import yaml
 
 from rota import Rota
 from rota.testing import until_sync
 
-LANGUAGES = ("python", "output", "console", "sql", "sh", "text", "toml")
+LANGUAGES = ("python", "output", "console", "sql", "sh", "text", "toml", "yaml")
 NEVER_RUN = ("pip", "make", "export", "git")  # what an sh block may hold; a rota command belongs into a console block
 
 _BLOCK = re.compile(
     r"(?:^<!-- (?:interrupt after: (?P<until>.+?)|(?P<only>only a file)) -->\n+)?^```(?P<language>\S*)\n(?P<text>.*?)^```$",
     re.M | re.S,
 )
-_FILE = re.compile(r"(?:#|--) ([\w./-]+\.(?:py|toml|sql))\n")
+_FILE = re.compile(r"(?:#|--) ([\w./-]+\.(?:py|toml|sql|yaml))\n")
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,8 @@ class Reader:
             case "sql":
                 with psycopg.connect(self._database) as connection:
                     connection.execute(block.text.encode(), prepare=False)
+            case "yaml":
+                yaml.safe_load(block.text)
             case "sh":
                 strange = [line for line in block.text.splitlines() if line.split()[0] not in NEVER_RUN]
                 assert not strange, f"an sh block is never run, so it may not hold {strange}"

@@ -348,6 +348,11 @@ class Rota:
         """The workers of this app in this process, also those that start or stop."""
         return tuple(self._workings)
 
+    @property
+    def terms(self) -> list[Term]:
+        """The terms of leadership that this process has."""
+        return self._leads.terms()
+
     async def check(self) -> None:
         """Refuse a database that this release or this process must not work on."""
         applied = await self.database.run(applied_migrations())

@@ -6,6 +6,7 @@ import click
 
 from rota.cli.target import database_options, find_app
 from rota.integrations.logging import log_facts, set_up_logging
+from rota.runtime.probes import probed
 from rota.runtime.process import run_worker
 
 __all__ = ["worker"]
@@ -24,6 +25,14 @@ __all__ = ["worker"]
     show_default=True,
     help="Seconds running jobs get to finish at a stop.",
 )
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65535),
+    envvar="ROTA_HEALTH_PORT",
+    show_envvar=True,
+    help="Serve /health/live, /health/ready and /health on this port, from a thread of its own.",
+)
+@click.option("--health-host", default="", help="Address to serve health on. [default: all of this machine's]")
 @click.option("--mark", hidden=True, help="By which a supervisor finds this worker's membership.")
 @database_options
 def worker(
@@ -33,6 +42,8 @@ def worker(
     concurrency: int | None,
     drain: bool,
     grace: float,
+    health_port: int | None,
+    health_host: str,
     mark: str | None,
     dsn: str | None,
     schema: str | None,
@@ -48,15 +59,23 @@ def worker(
     found = find_app(app, dsn, schema)
     found.mark = mark
     log_facts(found.facts)
-    run_worker(
-        found,
-        queues=_names(queues),
-        pollers=[] if pollers == "none" else _names(pollers),
-        concurrency=concurrency,
-        drain=drain,
-        grace=grace,
-    )
+    if mark is not None and _from_environment("health_port"):
+        health_port = None  # a port is for one process, and this one has siblings
+    with probed(found, worker=True, port=health_port, host=health_host):
+        run_worker(
+            found,
+            queues=_names(queues),
+            pollers=[] if pollers == "none" else _names(pollers),
+            concurrency=concurrency,
+            drain=drain,
+            grace=grace,
+        )
 
 
 def _names(given: str | None) -> list[str] | None:
     return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
+
+
+def _from_environment(option: str) -> bool:
+    source = click.get_current_context().get_parameter_source(option)
+    return source is click.core.ParameterSource.ENVIRONMENT

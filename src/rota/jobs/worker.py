@@ -176,6 +176,10 @@ class Worker:
         return self._stop.is_set()
 
     @property
+    def finished(self) -> int:
+        return self._consumer.finished
+
+    @property
     def control(self) -> Control:
         assert self._control is not None, "a worker works for a member"
         return self._control

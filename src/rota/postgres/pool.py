@@ -13,6 +13,7 @@ import math
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -28,7 +29,7 @@ from rota.postgres.dsn import Dsn
 from rota.postgres.foreign import Foreign
 from rota.postgres.query import Query, Row, Steps
 
-__all__ = ["Database", "UserPool", "close_with_loop"]
+__all__ = ["Database", "PoolUse", "UserPool", "close_with_loop"]
 
 T = TypeVar("T")
 UserPool = AsyncConnectionPool[Any] | ConnectionPool[Any]
@@ -44,6 +45,16 @@ _AS_THE_USER_HAS_IT = "; ".join(
     [OPENING]
     + [f"set local {name} to default" for name in ("search_path", "statement_timeout", "lock_timeout", "timezone")]
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    """How many connections there may be, are open, and are lent out at this moment, and how many callers wait for one."""
+
+    limit: int
+    size: int
+    used: int
+    waiting: int
 
 
 class Database:
@@ -85,6 +96,25 @@ class Database:
     def is_users(self) -> bool:
         """Whether its connections come from a pool of the user's."""
         return bool(self._user_async or self._user_sync)
+
+    @property
+    def users_sync(self) -> bool:
+        """Whether sync callers have one of the user's."""
+        return self._user_sync is not None
+
+    @property
+    def use(self) -> PoolUse:
+        """How its pools are used, those of all loops and of sync callers together."""
+        opened = [task.result() for task in list(self._async.values()) if task.done() and not _failed(task)]
+        pools = [pool for pool in (self._user_async, self._user_sync, self._sync, *opened) if pool is not None]
+        figures = [pool.get_stats() for pool in pools]
+        size, free = (sum(each.get(name, 0) for each in figures) for name in ("pool_size", "pool_available"))
+        return PoolUse(
+            limit=sum(each.get("pool_max", 0) for each in figures),
+            size=size,
+            used=max(0, size - free),
+            waiting=sum(each.get("requests_waiting", 0) for each in figures),
+        )
 
     def apart(
         self,
@@ -247,7 +277,7 @@ class Database:
     async def _pool(self) -> AsyncConnectionPool[Any]:
         loop = asyncio.get_running_loop()
         opening = self._async.get(loop)
-        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+        if opening is None or (opening.done() and _failed(opening)):
             # one opening per loop, however many callers come at once; a failed one is tried again by the next caller
             opening = self._async[loop] = loop.create_task(self._open())
         return await asyncio.shield(opening)
@@ -323,6 +353,10 @@ async def close_with_loop(pool: AsyncConnectionPool[Any]) -> None:
         await (await pool.getconn()).close()
     with contextlib.suppress(asyncio.CancelledError):
         await pool.close()
+
+
+def _failed(opening: asyncio.Task[Any]) -> bool:
+    return opening.cancelled() or opening.exception() is not None
 
 
 @contextlib.contextmanager
