@@ -7,6 +7,7 @@ from tests.mutants import (
     concurrency,
     doctor,
     due_rows,
+    health,
     kernel,
     leadership,
     lifecycle,
@@ -43,4 +44,5 @@ MUTANTS = [
     *polls.MUTANTS,
     *lifecycle.MUTANTS,
     *doctor.MUTANTS,
+    *health.MUTANTS,
 ]
