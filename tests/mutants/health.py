@@ -69,10 +69,10 @@ MUTANTS = [
         "tests/runtime/test_health.py tests/runtime/test_probes.py",
     ),
     Mutant(
-        "a login that is refused taken for a fault of ours",
-        "runtime/line.py",
-        '                raise DatabaseUnavailable(f"It lets nobody in: {error}") from error\n',
-        "                raise\n",
+        "a role that may not look taken for a database that is away",
+        "runtime/health.py",
+        "            except RotaError:\n                pass  #",
+        '            except RotaError:\n                return "database"  #',
         "tests/runtime/test_health.py",
     ),
     Mutant(
@@ -127,7 +127,8 @@ MUTANTS = [
     Mutant(
         "probes that hang keep others out",
         "runtime/health_server.py",
-        "        if not self._places.acquire(blocking=False):\n            self.shutdown_request(request)  # whoever asks that much asks again\n            return\n",
+        "        if not self._places.acquire(blocking=False):\n"
+        "            self.shutdown_request(request)  # whoever asks that much asks again\n            return\n",
         "        self._places.acquire(blocking=False)\n",
         "tests/runtime/test_probes.py",
     ),
