@@ -142,6 +142,7 @@ SAMPLES: dict[str, Any] = {
     "rows": 100,
     "runs": 1,
     "seconds": 0.25,
+    "waited": 0.2,
     "task": "send_welcome",
     "tasks": ("send_welcome",),
     "token": 1,

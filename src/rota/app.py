@@ -366,6 +366,11 @@ class Rota:
     def members_sync(self, *, ended: bool = False) -> list[MemberView]:
         return self.database.run_sync(list_members(ended=ended))
 
+    def pool_statistics(self) -> dict[str, dict[str, int]]:
+        """What psycopg's pools tell of themselves, by what they are for: the app, locks that are held, fenced transactions."""
+        pools = {"app": self.database, "hold": self._held, "fence": self._leads.database}
+        return {name: told for name, pool in pools.items() if (told := pool.statistics())}
+
     async def close(self) -> None:
         """Close what this event loop and sync callers opened. Using the app again opens it again."""
         await self._leads.database.close()

@@ -51,6 +51,7 @@ class ClaimedJob(NamedTuple):
     saved: str | None = None
     schedule: str | None = None
     slot_at: datetime | None = None
+    waited: float | None = None  # seconds from when it was due to when it was claimed, by the clock of the database
 
 
 class Start(NamedTuple):
@@ -251,7 +252,7 @@ CLAIM = statement(
       and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
     returning
         job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
-        job.version, job.saved::text, job.schedule, job.slot_at
+        job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8
     """,
 )
 
@@ -308,7 +309,7 @@ CLAIM_SUSPECT = statement(
       and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
     returning
         job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
-        job.version, job.saved::text, job.schedule, job.slot_at
+        job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8
     """,
 )
 

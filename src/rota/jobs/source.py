@@ -278,13 +278,14 @@ class JobSource:
         what = (job.id, job.task, job.queue, job.attempt)
         if isinstance(outcome, Succeeded | AlreadySettled) or fate == "succeeded":
             # or its body has committed that in a child, and the child has died since, or was ended
-            return JobSucceeded(*what, outcome.seconds)
+            return JobSucceeded(*what, outcome.seconds, job.waited)
         if isinstance(outcome, HandedBack):
             return None
         if isinstance(outcome, Lost):
             return JobLost(*what, self._control().member, fate, outcome.failure.message)
         if isinstance(outcome, Cancelled) or fate == "cancelled":
-            return JobCancelled(*what, outcome.seconds, outcome.reason if isinstance(outcome, Cancelled) else None)
+            reason = outcome.reason if isinstance(outcome, Cancelled) else None
+            return JobCancelled(*what, outcome.seconds, reason, job.waited)
         if isinstance(outcome, Snoozed):
-            return JobSnoozed(*what, outcome.seconds, outcome.pause)
-        return JobFailed(*what, outcome.seconds, outcome.failure.error, outcome.pause)
+            return JobSnoozed(*what, outcome.seconds, outcome.pause, job.waited)
+        return JobFailed(*what, outcome.seconds, outcome.failure.error, outcome.pause, job.waited)

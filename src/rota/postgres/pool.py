@@ -179,6 +179,16 @@ class Database:
         if pool is not None:
             pool.close()
 
+    def statistics(self) -> dict[str, int]:
+        """What the pools that are open tell of themselves, added up: see psycopg_pool, "pool stats"."""
+        opened = [task.result() for task in list(self._async.values()) if task.done() and not _failed(task)]
+        pools = [pool for pool in (*opened, self._sync, self._user_async, self._user_sync) if pool is not None]
+        told: dict[str, int] = {}
+        for pool in pools:
+            for name, value in pool.get_stats().items():
+                told[name] = told.get(name, 0) + value
+        return told
+
     async def _with_connection(self, use: Callable[[AsyncConnection[Any]], Awaitable[T]]) -> T:
         self._check_fork()
         try:
@@ -224,7 +234,7 @@ class Database:
     async def _pool(self) -> AsyncConnectionPool[Any]:
         loop = asyncio.get_running_loop()
         opening = self._async.get(loop)
-        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+        if opening is None or (opening.done() and _failed(opening)):
             # one opening per loop, however many callers come at once; a failed one is tried again by the next caller
             opening = self._async[loop] = loop.create_task(self._open())
         return await asyncio.shield(opening)
@@ -291,6 +301,10 @@ class Borrowed(Foreign):
         await self._answer(cursor.execute(sql, params))
         rows: Sequence[Row] = await self._answer(cursor.fetchall())
         return rows
+
+
+def _failed(opening: asyncio.Task[Any]) -> bool:
+    return opening.cancelled() or opening.exception() is not None
 
 
 @contextlib.contextmanager
