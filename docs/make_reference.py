@@ -57,6 +57,8 @@ VARIABLES = {
     "ROTA_LEASE": "How long a silent process is believed to be alive, such as `15s`. At least 1.5 seconds. Default: 15 seconds.",
     "ROTA_SCHEDULE_POLL": "How often the scheduler looks although nothing told it to, such as `30s`: what a lost message may cost. "
     "From 0.1 seconds to an hour. Default: 5 seconds.",
+    "ROTA_LOG_FORMAT": "How Rota's own commands log: `text` or `json`. Default: `text`.",
+    "ROTA_LOG_LEVEL": "From which level on they do: `debug`, `info`, `warning`, `error` or `critical`. Default: `info`.",
     "ROTA_POSTGRES_BIN": "Folder of the PostgreSQL programs the embedded server runs.",
     "ROTA_POSTGRES_DATA": "Folder of the embedded server. Default: `.rota/postgres` in the current folder.",
     "ROTA_POSTGRES_TCP": "With `1` the embedded server listens on loopback TCP, with a password, instead of a Unix socket.",

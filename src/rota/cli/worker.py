@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from rota.cli.logs import log_options
 from rota.cli.target import database_options, find_app
-from rota.integrations.logging import log_facts, set_up_logging
+from rota.integrations.logging import log_facts
 from rota.runtime.process import run_worker
 
 __all__ = ["worker"]
@@ -24,6 +25,7 @@ __all__ = ["worker"]
     help="Seconds running jobs get to finish at a stop.",
 )
 @click.option("--mark", hidden=True, help="By which a supervisor finds this worker's membership.")
+@log_options
 @database_options
 def worker(
     app: str,
@@ -40,7 +42,6 @@ def worker(
     SIGTERM or Ctrl-C stops claiming at once, lets running jobs finish within the grace, and hands the rest back; a second
     one hands them back at once.
     """
-    set_up_logging()
     found = find_app(app, dsn, schema)
     found.mark = mark
     log_facts(found.facts)
