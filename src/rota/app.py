@@ -21,6 +21,7 @@ from rota.jobs.job import Job, NewJob
 from rota.jobs.package import Package
 from rota.jobs.queue import Jobs
 from rota.jobs.retention import STANDARD, Retention, declare_retention, read_retention
+from rota.jobs.tracing import Tracing
 from rota.jobs.worker import Worker, WorkerSettings
 from rota.leases.control import Control, Reactions
 from rota.leases.leaders import Leaders
@@ -110,6 +111,8 @@ class Rota:
         self.poller = self.pollers.poller
         #: by which whoever started this process finds its membership when it is dead
         self.mark: str | None = None
+        #: who traces what is enqueued and run, if anyone does: see rota.integrations.otel
+        self.tracing: Tracing | None = None
         self._inline = 0
         self._workers: set[Worker] = set()
         self._use(settings, pools)
@@ -127,7 +130,7 @@ class Rota:
         self.emit = Emit(self.database, self.codec, lambda: self._inline > 0)
         self.emit_sync = EmitSync(self.database, self.codec, lambda: self._inline > 0)
         self.leaders = Leaders(self.database)
-        self._intake = Intake(self.database, self.jobs, self.codec)
+        self._intake = Intake(self.database, self.jobs, self.codec, lambda: self.tracing)
         self._membership = Membership(self._control)
         # for those who hold one for a while, so that they do not hold up the others; and those who lock not those who lead
         size = settings.pool_size
@@ -268,7 +271,7 @@ class Rota:
             hears=lambda: place.control.hears,
             poll=self.settings.schedule_poll,
         )
-        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler)
+        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler, self.tracing)
         work = {
             "queues": queues if queues is None else list(queues),
             "concurrency": settings.concurrency,
