@@ -26,6 +26,8 @@ from rota.facts import (
     JobSucceeded,
     LeadershipEnded,
     LeadershipGained,
+    MemberJoined,
+    MemberLeft,
     ScheduleFired,
     ScheduleMissed,
     ScheduleSkipped,
@@ -301,6 +303,29 @@ def test_control_that_is_lost_shows_until_it_is_back() -> None:
     facts.emit(ControlRestored(uuid4()))
 
     assert (before, lost, counting.state("control")) == (None, 0, 1)
+
+
+def test_a_process_that_left_has_no_lease_to_lose() -> None:
+    counting = Counting(facts := Facts())
+    facts.emit(MemberJoined(member := uuid4(), "web"))
+    joined = counting.state("control")
+    facts.emit(MemberLeft(member))
+
+    assert (joined, counting.state("control")) == (1, None)
+
+
+def test_what_has_not_happened_yet_is_told_as_nothing(rota_app: TestRota) -> None:
+    """Prometheus sees no growth in a series that begins at one."""
+    collector(rota_app, database=False)
+
+    @rota_app.task(name="send", queue="mail")
+    async def send() -> None: ...
+
+    rota_app.facts.emit(ScheduleFired("s", 1))
+    samples = scraped(rota_app)
+
+    assert value(samples, "rota_jobs_total", queue="mail", task="send", outcome="dead") == 0
+    assert value(samples, "rota_schedule_missed_total", schedule="s") == 0
 
 
 def test_names_without_end_become_one() -> None:

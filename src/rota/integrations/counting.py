@@ -17,11 +17,15 @@ from rota import facts
 from rota.facts import Fact, Facts
 from rota.pollers.tally import DURATIONS
 
-__all__ = ["DURATIONS", "OTHERS", "WAITS", "Counting", "Histogram", "JobCounts"]
+__all__ = ["DURATIONS", "MOST_NAMES", "OTHERS", "OUTCOMES", "WAITS", "Counting", "Histogram", "JobCounts"]
 
 #: from at once to a backlog of a day; beyond the last, how long exactly matters to nobody
 WAITS = (0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 
+OUTCOMES = ("succeeded", "failed", "dead", "cancelled", "snoozed", "lost")
+
+#: how many names of each kind are told apart: their number is what a metric costs those who store it
+MOST_NAMES = 200
 #: what stands for all names beyond those that are told apart
 OTHERS = "(others)"
 
@@ -67,14 +71,14 @@ class JobCounts:
 class Counting:
     """Counts from when it is made until `stop`. `most` is how many names of each kind are told apart."""
 
-    def __init__(self, source: Facts, *, most: int = 200) -> None:
+    def __init__(self, source: Facts, *, most: int = MOST_NAMES) -> None:
         self._lock = threading.Lock()  # an app may be worked on in several threads
         self._most = most
         self._jobs: dict[tuple[str, str], JobCounts] = {}
         self._leading: dict[str, int] = {}
         self._by_name: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._events: defaultdict[str, int] = defaultdict(int)
-        self._states: dict[str, int] = {}
+        self._states: dict[str, int | None] = {}
         self._unsubscribe = [source.subscribe(count, kind) for kind, count in self._counters().items()]
 
     def stop(self) -> None:
@@ -101,7 +105,7 @@ class Counting:
             return self._events[what]
 
     def state(self, what: str) -> int | None:
-        """1 or 0; None while nothing has been heard of it."""
+        """1 or 0; None while there is no such thing."""
         return self._states.get(what)
 
     def _counters(self) -> dict[type[Fact], Callable[[Any], None]]:
@@ -126,7 +130,7 @@ class Counting:
             facts.MemberJoined: lambda fact: self._is("control", 1),
             facts.ControlRestored: lambda fact: self._is("control", 1),
             facts.ControlLost: lambda fact: self._is("control", 0),
-            facts.MemberLeft: lambda fact: self._is("control", 0),
+            facts.MemberLeft: lambda fact: self._is("control", None),
             facts.ListenerDeaf: lambda fact: self._is("listener", 0),
             facts.ListenerHeard: lambda fact: self._is("listener", 1),
         }
@@ -169,5 +173,5 @@ class Counting:
         with self._lock:
             self._events[what] += 1
 
-    def _is(self, what: str, value: int) -> None:
+    def _is(self, what: str, value: int | None) -> None:
         self._states[what] = value

@@ -17,7 +17,7 @@ from typing import Any
 
 from rota.app import Rota
 from rota.errors import ConfigurationError
-from rota.integrations.counting import Counting
+from rota.integrations.counting import MOST_NAMES, OUTCOMES, Counting
 from rota.integrations.database_reading import DatabaseReader, Reading
 from rota.integrations.metric_names import METRICS, Metric
 from rota.release import RELEASE
@@ -80,9 +80,14 @@ class RotaCollector:
         return Family(name, metric.help.replace("{bound}", f"{self._count_up_to}"), kind)
 
     def _collect_jobs(self, families: _Families) -> None:
-        for names, counts in self._counting.jobs().items():
-            for outcome, times in counts.outcomes.items():
-                families.add("rota_jobs_total", (*names, outcome), times)
+        counted = self._counting.jobs()
+        # from zero on: what begins at one, Prometheus takes for nothing that has happened
+        known = [(task.options.queue, name) for name, task in self._app.tasks.items()][:MOST_NAMES]
+        for names in dict.fromkeys((*known, *counted)):
+            outcomes = counted[names].outcomes if names in counted else {}
+            for outcome in OUTCOMES:
+                families.add("rota_jobs_total", (*names, outcome), outcomes.get(outcome, 0))
+        for names, counts in counted.items():
             for metric, told in (
                 ("rota_job_duration_seconds", counts.durations),
                 ("rota_job_wait_seconds", counts.waits),
@@ -94,12 +99,14 @@ class RotaCollector:
     def _collect_names(self, families: _Families) -> None:
         for name, value in self._counting.leading().items():
             families.add("rota_leader", (name,), value)
-        for what in (
-            *("leader_changes", "singleton_failures"),
-            *("schedule_fired", "schedule_skipped", "schedule_missed", "schedule_broken"),
+        for kinds in (
+            ("leader_changes", "singleton_failures"),
+            ("schedule_fired", "schedule_skipped", "schedule_missed", "schedule_broken"),
         ):
-            for name, times in self._counting.named(what).items():
-                families.add(f"rota_{what}_total", (name,), times)
+            told = {what: self._counting.named(what) for what in kinds}
+            for name in dict.fromkeys(name for times in told.values() for name in times):
+                for what, times in told.items():
+                    families.add(f"rota_{what}_total", (name,), times.get(name, 0))
         for what in ("members_ended", "identities_lost"):
             families.add(f"rota_{what}_total", (), self._counting.events(what))
         for what in ("control", "listener"):
