@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
+from psycopg_pool import ConnectionPool
 
 from rota import Discard, Retry, Rota, Snooze
 from rota.facts import (
@@ -271,6 +272,16 @@ def test_a_process_can_leave_the_database_to_others(rota_app: TestRota) -> None:
 
     assert value(samples, "rota_database_up") is None
     assert value(samples, "rota_jobs_stuck_total") == 0
+
+
+def test_an_app_with_a_pool_and_no_address_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ROTA_DATABASE_URL", "DATABASE_URL", "PGHOST", "PGDATABASE", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    app = Rota(pool=ConnectionPool(open=False))
+    collector(app, cache=0)
+    monkeypatch.setattr(app, "_address", lambda: pytest.fail("it would have started a server"))
+
+    assert value(scraped(app), "rota_database_up") is None
 
 
 def test_who_leads_and_how_often_that_changed() -> None:

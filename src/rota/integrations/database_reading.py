@@ -66,6 +66,12 @@ class DatabaseReader:
         self._under_way: threading.Event | None = None
         self._plans: dict[str, Plan] = {}
 
+    @property
+    def has_address(self) -> bool:
+        """Whether it knows where the database is. An app that was given a pool and nothing else does not: a scrape must not start
+        an embedded server in its place."""
+        return not self._app.database.is_users or self._app.settings.dsn is not None
+
     def told(self) -> Reading:
         """What the database says, or said no longer ago than the cache allows. Waits no longer than its patience."""
         with self._lock:

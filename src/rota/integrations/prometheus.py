@@ -70,7 +70,7 @@ class RotaCollector:
         self._collect_names(families)
         self._collect_pollers(families)
         self._collect_pools(families)
-        if self._reader is not None:
+        if self._reader is not None and self._reader.has_address:
             self._collect_database(families, self._reader.told())
         return iter(families)
 
