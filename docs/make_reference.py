@@ -61,6 +61,8 @@ VARIABLES = {
     "ROTA_HEALTH_URL": "Where `rota health` asks, if not on this machine.",
     "ROTA_LIVE_LIMIT": "How long an event loop or the thread that keeps the lease may stand still until `/health/live` is 503, such "
     "as `30s`. Default: 30 seconds.",
+    "ROTA_LOG_FORMAT": "How Rota's own commands log: `text` or `json`. Default: `text`.",
+    "ROTA_LOG_LEVEL": "From which level on they do: `debug`, `info`, `warning`, `error` or `critical`. Default: `info`.",
     "ROTA_POSTGRES_BIN": "Folder of the PostgreSQL programs the embedded server runs.",
     "ROTA_POSTGRES_DATA": "Folder of the embedded server. Default: `.rota/postgres` in the current folder.",
     "ROTA_POSTGRES_TCP": "With `1` the embedded server listens on loopback TCP, with a password, instead of a Unix socket.",
@@ -149,6 +151,7 @@ SAMPLES: dict[str, Any] = {
     "runs": 1,
     "seconds": 0.25,
     "stack": '  File "tasks.py", line 12, in resize\n    time.sleep(60)',
+    "waited": 0.2,
     "task": "send_welcome",
     "tasks": ("send_welcome",),
     "token": 1,

@@ -21,6 +21,7 @@ from rota.jobs.job import Job, NewJob
 from rota.jobs.package import Package
 from rota.jobs.queue import Jobs
 from rota.jobs.retention import STANDARD, Retention, declare_retention, read_retention
+from rota.jobs.tracing import Tracing
 from rota.jobs.worker import Worker, WorkerSettings
 from rota.leases.control import Control, Reactions
 from rota.leases.leaders import Leaders
@@ -112,6 +113,8 @@ class Rota:
         self.poller = self.pollers.poller
         #: by which whoever started this process finds its membership when it is dead
         self.mark: str | None = None
+        #: who traces what is enqueued and run, if anyone does: see rota.integrations.otel
+        self.tracing: Tracing | None = None
         self._inline = 0
         self._workings: list[Working] = []
         self._use(settings, pools)
@@ -129,7 +132,7 @@ class Rota:
         self.emit = Emit(self.database, self.codec, lambda: self._inline > 0)
         self.emit_sync = EmitSync(self.database, self.codec, lambda: self._inline > 0)
         self.leaders = Leaders(self.database)
-        self._intake = Intake(self.database, self.jobs, self.codec)
+        self._intake = Intake(self.database, self.jobs, self.codec, lambda: self.tracing)
         self._membership = Membership(self._control)
         self._by_hand = ByHand(self.database, self._membership, lambda: self.pollers.definitions)
         # for those who hold one for a while, so that they do not hold up the others; and those who lock not those who lead
@@ -274,7 +277,7 @@ class Rota:
             hears=lambda: working.control is not None and working.control.hears,
             poll=self.settings.schedule_poll,
         )
-        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler)
+        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler, self.tracing)
         polling = Polling(self.database, polled, self.facts)
         led = (*self.singletons.values(), Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed))
         shown = {
@@ -388,6 +391,11 @@ class Rota:
 
     def members_sync(self, *, ended: bool = False) -> list[MemberView]:
         return self.database.run_sync(list_members(ended=ended))
+
+    def pool_statistics(self) -> dict[str, dict[str, int]]:
+        """What psycopg's pools tell of themselves, by what they are for: the app, locks that are held, fenced transactions."""
+        pools = {"app": self.database, "hold": self._held, "fence": self._leads.database}
+        return {name: told for name, pool in pools.items() if (told := pool.statistics())}
 
     async def close(self) -> None:
         """Close what this event loop and sync callers opened. Using the app again opens it again."""

@@ -401,13 +401,14 @@ class JobsLocked(Fact):
 
 @dataclass(frozen=True, slots=True)
 class JobSucceeded(Fact):
-    """An attempt succeeded, and that is on record."""
+    """An attempt succeeded, and that is on record. `waited` is for how many seconds its job had been due when it was taken."""
 
     job: int
     task: str
     queue: str
     attempt: int
     seconds: float
+    waited: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +422,7 @@ class JobFailed(Fact):
     seconds: float
     error: BaseException | None
     retry_in: float | None
+    waited: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,6 +449,7 @@ class JobSnoozed(Fact):
     attempt: int
     seconds: float
     pause: float
+    waited: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,6 +462,7 @@ class JobCancelled(Fact):
     attempt: int
     seconds: float
     reason: str | None
+    waited: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

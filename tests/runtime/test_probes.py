@@ -106,7 +106,7 @@ def test_a_worker_answers_probes_on_its_port(start: Callable[..., tuple[WorkerPr
     assert get(port, "/health/ready", "POST")[0] == 501
     assert get(port, "/elsewhere")[0] == 404
     status, said = get(port, "/metrics")
-    assert (status, "rota[prometheus]" in said) == (404, True)
+    assert (status, "rota_build_info" in said, "rota_loop_lag_seconds" in said) == (200, True, True)
     with socket.create_connection(("127.0.0.1", port)) as line:
         assert line.getpeername()[1] == port
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
+from rota.app import Rota
+from rota.cli.logs import log_options
 from rota.cli.target import database_options, find_app
-from rota.integrations.logging import log_facts, set_up_logging
+from rota.errors import ConfigurationError
+from rota.integrations.logging import log_facts
 from rota.runtime.probes import probed
 from rota.runtime.process import run_worker
 
@@ -30,10 +35,11 @@ __all__ = ["worker"]
     type=click.IntRange(0, 65535),
     envvar="ROTA_HEALTH_PORT",
     show_envvar=True,
-    help="Serve /health/live, /health/ready and /health on this port, from a thread of its own.",
+    help="Serve /health/live, /health/ready, /health and /metrics on this port, from a thread of its own.",
 )
 @click.option("--health-host", default="", help="Address to serve health on. [default: all of this machine's]")
 @click.option("--mark", hidden=True, help="By which a supervisor finds this worker's membership.")
+@log_options
 @database_options
 def worker(
     app: str,
@@ -55,13 +61,14 @@ def worker(
 
     With --drain it ends with 1 when PostgreSQL refused to look for due rows of a poller, after all else is done.
     """
-    set_up_logging()
     found = find_app(app, dsn, schema)
     found.mark = mark
     log_facts(found.facts)
     if mark is not None and _from_environment("health_port"):
         health_port = None  # a port is for one process, and this one has siblings
-    with probed(found, worker=True, port=health_port, host=health_host):
+    with probed(
+        found, worker=True, port=health_port, host=health_host, metrics=None if health_port is None else _metrics(found)
+    ):
         run_worker(
             found,
             queues=_names(queues),
@@ -70,6 +77,16 @@ def worker(
             drain=drain,
             grace=grace,
         )
+
+
+def _metrics(app: Rota) -> Callable[[], tuple[str, bytes]] | None:
+    """What /metrics shows, counted from now on; None without the extra."""
+    try:
+        from rota.integrations.prometheus import collector, exposition
+    except ConfigurationError:
+        return None
+    collector(app)
+    return lambda: exposition(app)
 
 
 def _names(given: str | None) -> list[str] | None:

@@ -28,6 +28,7 @@ from rota.jobs.running import Desk
 from rota.jobs.settle import Attempt, find_settled
 from rota.jobs.source import JobSource
 from rota.jobs.suspects import Gate
+from rota.jobs.tracing import Tracing
 from rota.leases.control import Control, Reactions
 from rota.postgres.keys import lock_key
 from rota.postgres.notify import wake_channel
@@ -103,6 +104,7 @@ class Worker:
         facts: Facts,
         codec: Codec | None = None,
         scheduler: SchedulerLike | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._database = database
         self._scheduler = scheduler
@@ -143,6 +145,7 @@ class Worker:
             only_once=lambda task: tasks[task].options.retry.only_once,
             poll=lambda: settings.poll if self.control.hears else settings.poll_deaf,
             facts=facts,
+            tracing=tracing,
         )
         self._apart = database.apart("job", size=settings.concurrency)
         # transactions are where the user wants them, and what bodies report goes another way
@@ -157,6 +160,7 @@ class Worker:
             in_child=self._children.run,
             stuck=lambda job, outcome: self._consumer.abandon(job, outcome),
             occupied=lambda body: self._consumer.occupy(body),
+            tracing=tracing,
         )
         self._consumer: Consumer[ClaimedJob, Outcome] = Consumer(
             self._source,

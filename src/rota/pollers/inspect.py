@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 
 from rota.pollers.due import Plan
 from rota.pollers.look import CLOCK, look, look_for_lost
-from rota.postgres.query import Query, many, one, one_or_none, statement
+from rota.postgres.query import Query, many, one, one_or_none, scalar, statement
 
 __all__ = [
     "Backlog",
@@ -20,6 +20,8 @@ __all__ = [
     "ParkedRow",
     "PollerView",
     "backlog",
+    "count_due",
+    "count_parked",
     "find_holder",
     "get_poller",
     "list_parked",
@@ -131,6 +133,43 @@ def backlog(plan: Plan) -> Query[Backlog]:
     text = _BACKLOG.replace("{due}", due).replace("{since}", since)
     counting = statement(f"backlog:{plan.definition.name}", text).composed(plan.parts)
     return counting.query({"poller": plan.definition.name}, read=one(Backlog))
+
+
+_COUNTED = """
+    select
+        count(*), count(*) filter (where rota_next.rota_due_at is null), min(rota_next.rota_due_at),
+        extract(epoch from (select rota_clock.rota_now from rota_clock) - min(rota_next.rota_due_at))::float8
+    from (select * from rota_lost union all select * from rota_found) as rota_next
+"""
+
+
+def count_due(plan: Plan, *, most: int) -> Query[Backlog]:
+    """Count what is due as a look finds it: no more than `most` rows, by the index of looks, and none while it is paused."""
+    lost, parts = look_for_lost(plan)
+    due, others = look(plan)
+    text = f"{CLOCK}{lost},{due} {_COUNTED}".replace("{columns}", f"{plan.when[1]} as rota_due_at")
+    counting = statement(f"count_due:{plan.definition.name}", text).composed(parts | others | {"lock": ""})
+    return counting.query({"poller": plan.definition.name, "limit": most}, read=one(Backlog))
+
+
+PARKED = statement(
+    "count_parked",
+    """
+    select count(*)
+    from (
+        select
+        from {schema}.poll_claims as claim
+        where claim.poller = %(poller)s
+          and claim.parked_at is not null
+        limit %(most)s
+    ) as parked
+    """,
+)
+
+
+def count_parked(poller: str, *, most: int) -> Query[int]:
+    """How many rows of a poller are parked; no more than `most`."""
+    return PARKED.query({"poller": poller, "most": most}, read=scalar)
 
 
 LIST_POLLERS = statement(

@@ -105,16 +105,24 @@ class Database:
     @property
     def use(self) -> PoolUse:
         """How its pools are used, those of all loops and of sync callers together."""
-        opened = [task.result() for task in list(self._async.values()) if task.done() and not _failed(task)]
-        pools = [pool for pool in (self._user_async, self._user_sync, self._sync, *opened) if pool is not None]
-        figures = [pool.get_stats() for pool in pools]
-        size, free = (sum(each.get(name, 0) for each in figures) for name in ("pool_size", "pool_available"))
+        told = self.statistics()
+        size = told.get("pool_size", 0)
         return PoolUse(
-            limit=sum(each.get("pool_max", 0) for each in figures),
+            limit=told.get("pool_max", 0),
             size=size,
-            used=max(0, size - free),
-            waiting=sum(each.get("requests_waiting", 0) for each in figures),
+            used=max(0, size - told.get("pool_available", 0)),
+            waiting=told.get("requests_waiting", 0),
         )
+
+    def statistics(self) -> dict[str, int]:
+        """What the pools that are open tell of themselves, added up: see psycopg_pool, "pool stats"."""
+        opened = [task.result() for task in list(self._async.values()) if task.done() and not _failed(task)]
+        pools = [pool for pool in (*opened, self._sync, self._user_async, self._user_sync) if pool is not None]
+        told: dict[str, int] = {}
+        for pool in pools:
+            for name, value in pool.get_stats().items():
+                told[name] = told.get(name, 0) + value
+        return told
 
     def apart(
         self,

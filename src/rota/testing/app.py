@@ -39,7 +39,7 @@ class TestRota(Rota):
         super().__init__(dsn, schema=schema, lease=lease)
         if of is not None:
             self.facts, self.tasks, self.task, self.singletons = of.facts, of.tasks, of.task, of.singletons
-            self.codec, self.retention = of.codec, of.retention
+            self.codec, self.retention, self.tracing = of.codec, of.retention, of.tracing
             self.declared, self.cron, self.every = of.declared, of.cron, of.every
             self.pollers = Pollers(self, of.pollers)
             self.poller = self.pollers.poller
