@@ -77,7 +77,7 @@ class _Development:
 
     def _ask_to_stop(self) -> None:
         if self._stop.is_set() and self._worker is not None:
-            self._worker.terminate()  # the second time: it stops waiting for running bodies
+            self._worker.hurry()  # the second time: it stops waiting for running bodies
         self._stop.set()
 
     async def _start_worker(self) -> None:
