@@ -8,9 +8,11 @@ import sys
 import click
 
 from rota.app import Rota
+from rota.cli.output import say
 from rota.cli.probe import AppReport, probe
 from rota.cli.target import database_options, find_app
 from rota.integrations.logging import log_facts, set_up_logging
+from rota.runtime.announce import announce_condition
 from rota.runtime.fleet import Fleet
 from rota.runtime.process import run_worker
 from rota.runtime.supervisor import SupervisedWorker
@@ -37,6 +39,7 @@ __all__ = ["worker"]
     show_default=True,
     help="Seconds running jobs get to finish at a stop.",
 )
+@click.option("--announce", is_flag=True, hidden=True, help="Say in one line when its condition changes.")
 @click.option("--label", default="", hidden=True, help="What tells its lines from those of its neighbours.")
 @click.option("--mark", hidden=True, help="By which a supervisor finds this worker's membership.")
 @database_options
@@ -47,6 +50,7 @@ def worker(
     processes: int,
     drain: bool,
     grace: float,
+    announce: bool,
     label: str,
     mark: str | None,
     dsn: str | None,
@@ -69,6 +73,8 @@ def worker(
     found = find_app(app, dsn, schema)
     found.mark = mark
     log_facts(found.facts)
+    if announce:
+        announce_condition(found.facts, lambda condition: say(f"health      {condition}"))
     names = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
     run_worker(found, queues=names, concurrency=concurrency, drain=drain, grace=grace)
 
