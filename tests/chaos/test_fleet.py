@@ -119,6 +119,37 @@ def test_one_that_is_killed_is_replaced_its_job_taken_over_once_and_its_neighbou
     assert fleet.wait(20) == 0
 
 
+def test_what_a_dead_one_held_is_free_before_anyone_could_have_suspected_it(
+    fleets: Any, admin: psycopg.Connection[Any]
+) -> None:
+    fleet = fleets(2)
+    dead, frozen = children(fleet)
+    os.kill(frozen, signal.SIGSTOP)
+
+    os.kill(dead, signal.SIGKILL)
+    until_sync(lambda: fleet.output().count("working on") == 3, what="it is replaced", timeout=30)
+    os.kill(frozen, signal.SIGCONT)
+
+    ended_before_the_next_began = (
+        "select ended_at < (select max(started_at) from rota.members) from rota.members where pid = %s"
+    )
+    assert admin.execute(ended_before_the_next_began, [dead]).fetchall() == [(True,)]
+
+
+async def test_a_stop_during_a_start_reaches_the_one_that_starts(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import time\ntime.sleep(3600)\n")
+    fleet: Fleet
+
+    async def start(number: int) -> SupervisedWorker:
+        child = await SupervisedWorker.start(str(tmp_path / "app.py"))
+        fleet.stop()
+        return child
+
+    fleet = Fleet(1, start, grace=60)
+
+    assert await asyncio.wait_for(fleet.run(), 20) == 0
+
+
 def test_a_signal_goes_on_to_all_and_running_jobs_finish(app: TestRota, fleets: Any, tmp_path: Path) -> None:
     fleet = fleets(2, "--concurrency", "1")
     pids = children(fleet)

@@ -9,7 +9,7 @@ import click
 
 from rota.app import Rota
 from rota.cli.output import say
-from rota.cli.probe import AppReport, probe
+from rota.cli.probe import probe
 from rota.cli.target import database_options, find_app
 from rota.integrations.logging import log_facts, set_up_logging
 from rota.runtime.announce import announce_condition
@@ -91,15 +91,14 @@ async def _run_fleet(
         )
 
     async def bury(worker: SupervisedWorker) -> None:
-        report: AppReport = await asyncio.shield(looking)
-        if (
-            report.dsn is not None
-        ):  # else it is the embedded server, or where a pool of the user's leads: peers find out
-            async with Rota(report.dsn, schema=report.schema) as database_only:
-                await worker.end_membership(database_only.database)
+        report = await asyncio.shield(looking)
+        if report.dsn is None:
+            return  # the embedded server, or wherever a pool of the user's leads: peers find out by themselves
+        async with Rota(report.dsn, schema=report.schema) as database_only:
+            await worker.end_membership(database_only.database)
 
     try:
         return await Fleet(size, start, grace=grace, bury=bury, once=drain).run()
     finally:
         looking.cancel()
-        await asyncio.wait([looking])
+        await asyncio.gather(looking, return_exceptions=True)  # what it could not read, the workers have told
