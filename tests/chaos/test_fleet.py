@@ -8,6 +8,7 @@ import ctypes
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -268,6 +269,19 @@ def test_no_line_is_inherited_by_a_sibling(fleets: Any) -> None:
     assert first
     assert second
     assert not first & second
+
+
+async def test_a_socket_is_handed_down_where_it_is_asked_for_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import time\ntime.sleep(3600)\n")
+    with socket.create_server(("127.0.0.1", 0)) as given, socket.create_server(("127.0.0.1", 0)) as kept:
+        command = ["worker", str(tmp_path / "app.py")]
+        child = await SupervisedWorker.launch(command, grace=1, pass_fds=[given.fileno()])
+        has = {os.readlink(fd) for fd in Path(f"/proc/{child.pid}/fd").iterdir()}
+        ours = [os.readlink(f"/proc/self/fd/{each.fileno()}") for each in (given, kept)]
+        child.kill()
+        await child.wait()
+
+    assert [each in has for each in ours] == [True, False]
 
 
 def test_a_start_that_was_orphaned_before_it_knew_what_to_do_ends(tmp_path: Path) -> None:

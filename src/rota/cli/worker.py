@@ -14,7 +14,7 @@ from rota.cli.target import database_options, find_app
 from rota.integrations.logging import log_facts, set_up_logging
 from rota.runtime.announce import announce_condition
 from rota.runtime.fleet import Fleet
-from rota.runtime.process import run_worker
+from rota.runtime.process import leaving_by_signals, run_worker
 from rota.runtime.supervisor import SupervisedWorker
 
 __all__ = ["worker"]
@@ -70,13 +70,14 @@ def worker(
         ]
         sys.exit(asyncio.run(_run_fleet(processes, app, public, dsn, schema, grace=grace, drain=drain)))
     set_up_logging(label=label)
-    found = find_app(app, dsn, schema)
-    found.mark = mark
-    log_facts(found.facts)
-    if announce:
-        announce_condition(found.facts, lambda condition: say(f"health      {condition}"))
-    names = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
-    run_worker(found, queues=names, concurrency=concurrency, drain=drain, grace=grace)
+    with leaving_by_signals():
+        found = find_app(app, dsn, schema)
+        found.mark = mark
+        log_facts(found.facts)
+        if announce:
+            announce_condition(found.facts, lambda condition: say(f"health      {condition}"))
+        names = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
+        run_worker(found, queues=names, concurrency=concurrency, drain=drain, grace=grace)
 
 
 async def _run_fleet(

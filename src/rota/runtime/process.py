@@ -29,7 +29,7 @@ from rota.service.ending import ENDING
 from rota.service.loop import leave_stuck
 from rota.service.stages import stopped
 
-__all__ = ["ending_by_signals", "on_ending", "run_worker"]
+__all__ = ["ending_by_signals", "leaving_by_signals", "on_ending", "run_worker"]
 
 logger = logging.getLogger("rota")
 
@@ -66,6 +66,20 @@ def run_worker(app: Rota, *, queues: Sequence[str] | None, concurrency: int | No
 
 
 @contextlib.contextmanager
+def leaving_by_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGINT end this process at once and in order, as long as it has nothing in hand.
+
+    The first process of a container would not be ended by them otherwise.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(0)
+
+    with _handling(leave):
+        yield
+
+
+@contextlib.contextmanager
 def ending_by_signals() -> Iterator[None]:
     """Have SIGTERM and SIGINT begin the ending of this process, and the second of them hurry it."""
 
@@ -73,15 +87,21 @@ def ending_by_signals() -> Iterator[None]:
         if not ENDING.begin(signal.Signals(number).name):
             ENDING.hurry()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):  # no such signal, or no stderr
-        faulthandler.register(signal.SIGQUIT, all_threads=True)
+    with _handling(ask):
+        with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):  # no such signal, or no stderr
+            faulthandler.register(signal.SIGQUIT, all_threads=True)
+        yield
+
+
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
         if not ENDING.begun:  # else this process is about to go, and one more signal must not change how
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for number, handled in before.items():
+                signal.signal(number, handled)
 
 
 @contextlib.contextmanager
