@@ -123,7 +123,6 @@ SAMPLES: dict[str, Any] = {
     "key": [7],
     "kind": "resigned",
     "roles": ("shop_jobs",),
-    "stack": '  File "/srv/tasks.py", line 12, in send_welcome\n    requests.post(url)',
     "statements": 9,
     "left": (),
     "losses": 1,
@@ -143,6 +142,7 @@ SAMPLES: dict[str, Any] = {
     "rows": 100,
     "runs": 1,
     "seconds": 0.25,
+    "stack": '  File "tasks.py", line 12, in resize\n    time.sleep(60)',
     "task": "send_welcome",
     "tasks": ("send_welcome",),
     "token": 1,
@@ -403,7 +403,7 @@ def errors_page() -> str:
         "| 1 | failed: any error that is not named below, `ForeignDatabase` among them |",
         "| 2 | wrong usage, or something in the configuration cannot work |",
         '| 3 | someone else leads, or a term was lost: `on_held="exit"`, `rota leaders exec`; also a lock that was not free |',
-        "| 6 | `rota postgres status`: no server is running |",
+        "| 6 | `rota doctor` found a problem; `rota postgres status`: no server is running |",
         "| 4 | the database is unavailable |",
         "| 5 | the schema needs `rota migrate`, or is too new |",
         "",
@@ -470,6 +470,14 @@ def sample(cls: Any) -> facts.Fact:
         values |= {"error": TimeoutError("a row is locked"), "pause": 30.0}
     if cls is facts.MigrationApplied:
         values["name"] = "kernel"
+    if cls.__name__.startswith("Stage"):
+        values["name"] = "pollers"
+    if cls is facts.StageFailed:
+        values["error"] = TimeoutError("it was not done within 10 s")
+    if cls is facts.EndingBegan:
+        values["reason"] = "SIGTERM"
+    if cls in (facts.LoopBlocked, facts.LoopFree, facts.Ended):
+        values["seconds"] = 1.5
     assert hints.keys() == values.keys()
     made: facts.Fact = cls(**values)
     return made

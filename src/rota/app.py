@@ -251,7 +251,8 @@ class Rota:
     ) -> None:
         """Run a worker in this process until it is cancelled, stopped, or with `drain` finds nothing that is due.
 
-        What is due later then, a delayed job or one that waits for its next attempt, stays queued.
+        What is due later then, a delayed job or one that waits for its next attempt, stays queued. Raises RotaError when all
+        that is left are pollers whose look for due rows PostgreSQL refuses.
         `stop` lets running bodies finish for `grace`, then cancels them and hands them back; cancelling hands back at once.
         """
         settings = _worker_settings(queues, concurrency)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from tests.mutants import (
     changes,
     concurrency,
+    doctor,
     due_rows,
     kernel,
     leadership,
+    lifecycle,
     people,
     poller_checks,
     polls,
@@ -39,4 +41,6 @@ MUTANTS = [
     *poller_checks.MUTANTS,
     *due_rows.MUTANTS,
     *polls.MUTANTS,
+    *lifecycle.MUTANTS,
+    *doctor.MUTANTS,
 ]

@@ -11,6 +11,7 @@ SOURCE = "tests/pollers/test_poll_source.py"
 SEEDS = "tests/pollers/test_seed_tests.py"
 CONSUME = "tests/service/test_consume.py"
 ROUNDS = "tests/pollers/test_rounds.py"
+HANDLERS = "tests/pollers/test_handlers.py"
 
 MUTANTS = [
     Mutant(
@@ -167,14 +168,14 @@ MUTANTS = [
     ),
     Mutant(
         "a stamp whose answer was lost",
-        "pollers/source.py",
+        "pollers/settler.py",
         'fate == "lost" and id(outcome) in asked_before and self._still_us(outcome)',
         "False",
         SETTLING,
     ),
     Mutant(
         "an outcome told twice",
-        "pollers/source.py",
+        "pollers/settler.py",
         "fresh = [outcome for outcome in outcomes if id(outcome) not in self._told]",
         "fresh = list(outcomes)",
         SETTLING,
@@ -224,5 +225,47 @@ MUTANTS = [
         "limit + int(rate * self._look_seconds) if self._look_seconds > _SLOW_SECONDS else limit",
         "limit",
         ROUNDS,
+    ),
+    Mutant(
+        "a row given back while its thread runs",
+        "pollers/execute.py",
+        "if self._occupied is not None or future.cancel():",
+        "if True:",
+        HANDLERS,
+    ),
+    Mutant(
+        "rows kept though nobody has begun them",
+        "pollers/poller.py",
+        "unbegun = self._source.hand_back(self._waiting)",
+        "unbegun = self._source.hand_back([])",
+        HANDLERS,
+    ),
+    Mutant(
+        "a cancelled round that waits for a thread beyond its timeout",
+        "pollers/execute.py",
+        "return await self._within(until, ended)",
+        "return await ended",
+        HANDLERS,
+    ),
+    Mutant(
+        "a drain that hides what hinders a poller",
+        "jobs/worker.py",
+        "        if hindered:\n",
+        "        if False:\n",
+        "tests/cli/test_commands.py",
+    ),
+    Mutant(
+        "a stamp that waits for a lock for as long as it takes",
+        "pollers/sessions.py",
+        "settings=_SETTLING, everywhere=_STAMPING_LIMITS",
+        "settings=_SETTLING",
+        "tests/pollers/test_hindered_stamps.py",
+    ),
+    Mutant(
+        "a worker that waits for a poller's thread",
+        "runtime/process.py",
+        '("rota-task", "rota-poll")',
+        '"rota-task"',
+        POLLING,
     ),
 ]

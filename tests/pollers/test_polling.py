@@ -189,6 +189,36 @@ async def test_at_a_stop_what_was_not_begun_is_released_at_once_and_what_runs_ha
     assert stamped(db) == [*range(1, 201)]
 
 
+STUCK = """
+import time
+from rota import Rota
+
+app = Rota()
+
+
+@app.poller(table="feeds", last="fetched_at", interval="5m", name="fetch")
+def fetch(feed: dict) -> None:
+    time.sleep(60)
+"""
+
+
+async def test_a_thread_that_outstays_the_grace_does_not_keep_the_worker_from_ending(
+    db: Db, rota_worker: Callable[..., WorkerProcess]
+) -> None:
+    make_feeds(db, 1)
+    worker = rota_worker(STUCK, args=["--grace", "0.2"])
+    await until(lambda: taken(db) == [1], what="it is being polled")
+
+    worker.terminate()
+
+    assert await asyncio.to_thread(worker.wait, 15) == 1
+    assert (
+        "1 thread(s) are still in the body of a task or the handler of a poller; leaving without them"
+        in worker.output()
+    )
+    assert claims(db) == {}
+
+
 SLOW = """
 import asyncio
 from rota import Rota

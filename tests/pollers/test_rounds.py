@@ -168,17 +168,18 @@ APP = """
 import time
 from rota import Rota
 app = Rota()
-@app.poller(table="sources", last="last_at", interval="5m")
+@app.poller(table="sources", last="last_at", interval="5m", concurrency=1)
 def fetch(source: dict) -> None:
     print("begun", flush=True)
-    time.sleep(1)
+    time.sleep(SECONDS)
 """
 
 
-def test_a_round_that_is_told_to_end_gives_its_rows_back(
-    rota_app: TestRota, db: Db, rota_database: str, tmp_path: Path
+@pytest.mark.parametrize(("told", "polled"), [("once", 1), ("twice", 0)])
+def test_a_process_that_is_told_to_end_ends_the_poll_that_runs_and_gives_back_the_rest(
+    rota_app: TestRota, db: Db, rota_database: str, tmp_path: Path, told: str, polled: int
 ) -> None:
-    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "app.py").write_text(APP.replace("SECONDS", "2" if told == "once" else "60"))
     db.execute("insert into sources values (1), (2)")
     command = [sys.executable, "-m", "rota", "pollers", "run", "fetch", "--app", str(tmp_path / "app.py")]
     environment = {**os.environ, "ROTA_DATABASE_URL": rota_database}
@@ -187,8 +188,11 @@ def test_a_round_that_is_told_to_end_gives_its_rows_back(
         assert running.stdout.readline() == "begun\n"
 
         running.terminate()
+        if told == "twice":
+            until_sync(lambda: one(db, "select count(*) from rota.poll_claims") == 1, what="the other is given back")
+            running.terminate()
         code = running.wait(20)
 
     assert code == -signal.SIGTERM
     until_sync(lambda: db.execute("select from rota.poll_claims").fetchall() == [], what="they are given back")
-    assert one(db, "select count(*) from sources where last_at is null") == 2
+    assert one(db, "select count(*) from sources where last_at is not null") == polled

@@ -19,6 +19,11 @@ _COMMANDS = {
     "dev": ("rota.cli.dev", "dev", "Server, schema and worker for an app, restarted when its code changes."),
     "worker": ("rota.cli.worker", "worker", "Run the jobs of an app in this process."),
     "migrate": ("rota.cli.migrate", "migrate", "Create or update Rota's tables."),
+    "doctor": (
+        "rota.cli.doctor",
+        "doctor",
+        "What is wrong with this database, this app and this machine, and what mends it.",
+    ),
     "jobs": ("rota.cli.jobs", "jobs", "Look at jobs, retry, cancel, erase and enqueue them."),
     "dead": ("rota.cli.dead", "dead", "Look at dead letters, retry and acknowledge them."),
     "schedules": ("rota.cli.schedules", "schedules", "Look at schedules, put, pause, trigger and backfill them."),

@@ -60,6 +60,8 @@ def worker(
 
     SIGTERM or Ctrl-C stops claiming at once, lets running jobs finish within the grace, and hands the rest back; a second
     one hands them back at once. SIGQUIT shows where all threads are.
+
+    With --drain it ends with 1 when PostgreSQL refused to look for due rows of a poller, after all else is done.
     """
     if processes > 1:
         set_up_logging(label="fleet ")

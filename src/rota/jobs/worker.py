@@ -84,8 +84,8 @@ class Companion(Protocol):
     async def failure(self) -> None:
         """Return never, or raise what the worker is to end for."""
 
-    async def empty(self) -> None:
-        """Return when there is nothing to do at this moment."""
+    async def empty(self) -> Sequence[str]:
+        """Return when there is nothing to do at this moment, with what hinders it from seeing whether there is."""
 
     async def drain(self, deadline: Deadline) -> None: ...
 
@@ -268,17 +268,21 @@ class Worker:
         await self._settling.close()
 
     async def _empty(self) -> None:
-        """Return when a look from the start, made with nothing at hand, found nothing to claim."""
+        """Return when a look from the start, made with nothing at hand, found nothing to claim.
+
+        Raises RotaError when there may be something all the same, which a companion could not look for.
+        """
         while True:
             await self._consumer.wait_idle()
             before = self._consumer.finished
             if self._scheduler is not None:
                 await self._scheduler.catch_up()
-            for companion in self._companions:
-                await companion.empty()
+            hindered = [why for companion in self._companions for why in await companion.empty()]
             await self._source.found_nothing()
             if self._consumer.idle and self._consumer.finished == before:
-                return
+                break
+        if hindered:
+            raise RotaError("\n".join([*hindered, "All else is done. Mend that, and drain again."]))
 
     async def _rescue(self) -> None:
         """Take over from ended members: at once when we ended one, and now and then, in case a rescuer died at it."""

@@ -91,6 +91,9 @@ class Poller(Generic[P, R]):
 
         Rows that fail wait for their next attempt and do not count, so that they take the place of no other; ten times `max_rows`
         ends a round all the same. With `dry_run` nothing is taken: `claimed` says how many would be.
+
+        Cancelled, it gives back what is not polled, but for rows whose handler runs in a thread: those it keeps until that has
+        ended, or it is cancelled again.
         """
         if not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1:
             raise ConfigurationError(f"max_rows cannot be {max_rows!r}: it is a whole number, 1 or more.")
@@ -185,7 +188,9 @@ class _Round:
         self._sessions = sessions
         self._control = control
         self._facts = facts
-        self._executor = Executor(plan, finish, transactions=sessions.transactions, stopping=lambda: False, facts=facts)
+        self._executor = Executor(
+            plan, finish, transactions=sessions.transactions, stopping=lambda: self._ending, facts=facts
+        )
         self._source = PollSource(
             plan,
             finish,
@@ -198,6 +203,7 @@ class _Round:
         self._completed = 0
         self._errors: list[str] = []
         self._held: list[ClaimedRow] = []
+        self._waiting: list[ClaimedRow] = []  # those of them that were not begun
         self._places = asyncio.Semaphore(plan.definition.concurrency)
         self._ending = False
 
@@ -218,15 +224,12 @@ class _Round:
 
     def _check_look(self) -> None:
         """Raise why nothing was found, if it is not for want of due rows."""
-        name = self._plan.definition.name
         if self._source.hindered_by is not None:
-            raise RotaError(
-                f"Poller {name!r} cannot look for rows of {self._plan.shape}: PostgreSQL says {self._source.hindered_by!r}."
-            )
+            raise RotaError(self._source.hindered_by)
         if not self._control.may_act:
             raise DatabaseUnavailable(
-                f"Poller {name!r} may not take rows: the session that keeps this process's lease is lost. Nothing is wrong with the "
-                "call; repeat it when the database is back."
+                f"Poller {self._plan.definition.name!r} may not take rows: the session that keeps this process's lease is lost. "
+                "Nothing is wrong with the call; repeat it when the database is back."
             )
 
     async def poll_this(self, key: list[Any]) -> PollStats:
@@ -259,6 +262,7 @@ class _Round:
     async def _run(self, rows: Sequence[ClaimedRow]) -> None:
         """Poll these to their end."""
         self._held += rows
+        self._waiting = [*rows]
         tasks = [asyncio.create_task(self._run_one(row)) for row in rows]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -268,11 +272,14 @@ class _Round:
             self._ending = True  # whose cancellation is whose
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            # a handler in a thread goes on to its end; others need not wait for it to have what was not begun
+            unbegun = self._source.hand_back(self._waiting)
+            await asyncio.gather(unbegun, *tasks, return_exceptions=True)
             self._ending = False
 
     async def _run_one(self, row: ClaimedRow) -> None:
         async with self._places:
+            self._waiting.remove(row)
             try:
                 outcome = await self._executor.run(row)
             except BaseException as error:

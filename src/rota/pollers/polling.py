@@ -113,8 +113,8 @@ class Polling:
             for task in waiting[len(self._tasks) :]:
                 task.cancel()
 
-    async def empty(self) -> None:
-        """Return when a look of each poller, made with nothing at hand, found nothing."""
+    async def empty(self) -> list[str]:
+        """Return when a look of each poller, made with nothing at hand, found nothing, or was refused."""
         for part in self._parts.values():
             while True:
                 await part.consumer.wait_idle()
@@ -122,6 +122,7 @@ class Polling:
                 await part.source.found_nothing()
                 if part.consumer.idle and part.consumer.finished == before:
                     break
+        return [why for part in self._parts.values() if (why := part.source.hindered_by) is not None]
 
     async def drain(self, deadline: Deadline) -> None:
         """Stop in the one order that loses nothing: what was not begun is released at once."""

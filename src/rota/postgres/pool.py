@@ -59,10 +59,12 @@ class Database:
         role: str = _APP,
         purpose: str = "",
         settings: Mapping[str, str | None] | None = None,
+        everywhere: Mapping[str, str] | None = None,
     ) -> None:
         self.schema = schema
         self._address = address
         self._settings = settings or {}
+        self._everywhere = everywhere or {}
         self._size = size
         self._role = role
         self._purpose = purpose
@@ -85,13 +87,28 @@ class Database:
         return bool(self._user_async or self._user_sync)
 
     def apart(
-        self, role: str, *, size: int, purpose: str = "", settings: Mapping[str, str | None] | None = None
+        self,
+        role: str,
+        *,
+        size: int,
+        purpose: str = "",
+        settings: Mapping[str, str | None] | None = None,
+        everywhere: Mapping[str, str] | None = None,
     ) -> Database:
         """The same place through so many connections of its own, for those who must not wait behind the others.
 
-        `purpose` says what has one of them for how long, if it is `pool_size` that bounds them; `settings` are of its sessions.
+        `purpose` says what has one of them for how long, if it is `pool_size` that bounds them; `settings` are of its sessions,
+        `everywhere` of those behind a pooler too, see Connector.
         """
-        return type(self)(self._address, self.schema, size=size, role=role, purpose=purpose, settings=settings)
+        return type(self)(
+            self._address,
+            self.schema,
+            size=size,
+            role=role,
+            purpose=purpose,
+            settings=settings,
+            everywhere=everywhere,
+        )
 
     @contextlib.contextmanager
     def in_words(self) -> Iterator[None]:
@@ -234,7 +251,8 @@ class Database:
 
     async def _open(self) -> AsyncConnectionPool[Any]:
         # the address may start an embedded server, which takes a moment
-        connector = Connector(await asyncio.to_thread(self._address), self._role, self._settings)
+        address = await asyncio.to_thread(self._address)
+        connector = Connector(address, self._role, self._settings, everywhere=self._everywhere)
         # a pool keeps the reason of a failed start to itself: ask once directly, so that the error says it
         await (await connector.connect()).close()
         pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
@@ -254,7 +272,7 @@ class Database:
     def _pool_sync(self) -> ConnectionPool[Any]:
         with self._lock:
             if self._sync is None:
-                connector = Connector(self._address(), self._role, self._settings)
+                connector = Connector(self._address(), self._role, self._settings, everywhere=self._everywhere)
                 connector.connect_sync().close()
                 self._sync = ConnectionPool(
                     connector.conninfo,

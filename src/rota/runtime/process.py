@@ -38,7 +38,7 @@ _POOL_SECONDS = 2.0
 # How long an idle thread has to end, once its pool is closed.
 _THREAD_SECONDS = 0.05
 # Whose bodies nobody waits for: they have lost their claims.
-_OURS = ("rota-task", "rota-poll", "rota-thread")
+_OURS = ("rota-task", "rota-poll")
 
 
 def run_worker(app: Rota, *, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float) -> None:
@@ -128,7 +128,7 @@ async def _work(
 ) -> list[str]:
     """Returns what was left behind, in words."""
     loop = asyncio.get_running_loop()
-    threads = ThreadPoolExecutor(thread_name_prefix="rota-thread")
+    threads = ThreadPoolExecutor(thread_name_prefix="rota-task-beside")  # of asyncio.to_thread()
     loop.set_default_executor(threads)
     left: list[str] = []
     working = loop.create_task(app.work(queues, concurrency, drain, grace=grace))
@@ -167,10 +167,10 @@ async def _work(
 
 
 def _threads_in_bodies() -> list[str]:
-    """A body in a thread cannot be stopped, and its job was handed back: do not wait for it at exit."""
+    """A body in a thread cannot be stopped, and its job or row was handed back: do not wait for it at exit."""
     ours = [thread for thread in threading.enumerate() if thread.name.startswith(_OURS) and not thread.daemon]
     busy = [thread for thread in ours if _in_a_body(thread)]
-    return [f"{len(busy)} thread(s) are still in a body"] if busy else []
+    return [f"{len(busy)} thread(s) are still in the body of a task or the handler of a poller"] if busy else []
 
 
 def _in_a_body(thread: threading.Thread) -> bool:
