@@ -134,8 +134,8 @@ class JsonFormatter(logging.Formatter):
 class TextFormatter(logging.Formatter):
     """A line for people. What was logged in a body ends with what body that was."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+    def __init__(self, label: str = "") -> None:
+        super().__init__(f"%(asctime)s {label.replace('%', '%%')}%(levelname)-7s %(message)s", "%H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         line = super().formatMessage(record)

@@ -249,8 +249,10 @@ def log_facts(source: Facts) -> Callable[[], None]:
     return stop
 
 
-def set_up_logging(level: int | str | None = None, format: str | None = None) -> None:
+def set_up_logging(level: int | str | None = None, format: str | None = None, label: str = "") -> None:
     """For our own commands: one line per record on stderr, in the `format` text or json. A library user's logging is theirs.
+
+    `label` tells the lines of this process from those of others that share its stderr.
 
     Without arguments it is as ROTA_LOG_LEVEL and ROTA_LOG_FORMAT say. Records of other loggers come out in the same way as long
     as nobody handles them: warnings and worse, or as the level says if someone said one.
@@ -258,7 +260,7 @@ def set_up_logging(level: int | str | None = None, format: str | None = None) ->
     said = level if level is not None else os.environ.get("ROTA_LOG_LEVEL") or None
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(Context())
-    handler.setFormatter(_formatter(format or os.environ.get("ROTA_LOG_FORMAT") or "text"))
+    handler.setFormatter(_formatter(format or os.environ.get("ROTA_LOG_FORMAT") or "text", label))
     logger.addHandler(handler)
     logger.setLevel(_level(said) if said is not None else logging.INFO)
     unhandled = logging.StreamHandler(sys.stderr)
@@ -270,10 +272,10 @@ def set_up_logging(level: int | str | None = None, format: str | None = None) ->
         logging.getLogger().setLevel(logger.level)
 
 
-def _formatter(format: str) -> logging.Formatter:
+def _formatter(format: str, label: str) -> logging.Formatter:
     if format not in ("text", "json"):
         raise ConfigurationError(f"Logs cannot be written as {format!r} (ROTA_LOG_FORMAT): it is text or json.")
-    return JsonFormatter() if format == "json" else TextFormatter()
+    return JsonFormatter() if format == "json" else TextFormatter(label)
 
 
 def _level(said: int | str) -> int:
