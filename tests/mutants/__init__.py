@@ -7,6 +7,7 @@ from tests.mutants import (
     concurrency,
     doctor,
     due_rows,
+    facts_told,
     health,
     kernel,
     leadership,
@@ -45,4 +46,5 @@ MUTANTS = [
     *lifecycle.MUTANTS,
     *doctor.MUTANTS,
     *health.MUTANTS,
+    *facts_told.MUTANTS,
 ]
