@@ -18,11 +18,12 @@ from typing import Any, Self
 from rota.testing import until_sync
 
 SITE = """
-import asyncio, os, time
+import asyncio, os
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, WebSocket
-from fastapi.responses import StreamingResponse
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
 
 import rota
 from rota import Rota
@@ -47,44 +48,34 @@ async def lifespan(api):
     yield {"given": "by the lifespan"}
     say("stopped")
 
-api = FastAPI(lifespan=lifespan)
+async def index(request):
+    return JSONResponse({"pid": os.getpid()})
 
-@api.get("/")
-async def index():
-    return {"pid": os.getpid()}
+def streams(media_type):
+    def decorate(body):
+        async def answer(request):
+            return StreamingResponse(body(), media_type=media_type)
+        return answer
+    return decorate
 
-@api.get("/slow")
-async def slow(seconds: float):
-    say("slow")
-    await asyncio.sleep(seconds)
-    return {"pid": os.getpid()}
-
-@api.get("/events")
+@streams("text/event-stream")
 async def events():
-    async def stream():
-        yield "data: first\\n\\n"
-        while True:
-            await asyncio.sleep(3600)
-    return StreamingResponse(stream(), media_type="text/event-stream")
+    yield "data: first\\n\\n"
+    await asyncio.Event().wait()
 
-@api.get("/polite")
+@streams("text/event-stream")
 async def polite():
-    async def stream():
-        yield "data: first\\n\\n"
-        await rota.draining()
-        yield f"data: {bool(rota.draining())}\\n\\n"
-    return StreamingResponse(stream(), media_type="text/event-stream")
+    yield "data: first\\n\\n"
+    await rota.draining()
+    yield f"data: {bool(rota.draining())}\\n\\n"
 
-@api.get("/endless")
+@streams("text/plain")
 async def endless():
-    async def stream():
-        while True:
-            yield "more\\n"
-            await asyncio.sleep(0.1)
-    return StreamingResponse(stream(), media_type="text/plain")
+    while True:
+        yield "more\\n"
+        await asyncio.sleep(0.1)
 
-@api.websocket("/socket")
-async def socket(socket: WebSocket):
+async def socket(socket):
     await socket.accept()
     while True:
         await socket.send_text(await socket.receive_text())
@@ -99,6 +90,17 @@ async def nap(seconds: float) -> int:
 async def boss(term):
     say(f"leading {os.getpid()}")
     await asyncio.Event().wait()
+
+api = Starlette(
+    lifespan=lifespan,
+    routes=[
+        Route("/", index),
+        Route("/events", events),
+        Route("/polite", polite),
+        Route("/endless", endless),
+        WebSocketRoute("/socket", socket),
+    ],
+)
 
 if os.environ.get("SITE_ATTACHED", "1") == "1":
     app.attach(api)
@@ -122,6 +124,7 @@ class Server:
         env: Mapping[str, str] | None = None,
         site: str = SITE,
         window: float = 0.5,
+        terminal: int | None = None,
     ) -> None:
         self.port = free_port() if port is None else port
         self._folder = folder / f"site-{self.port}"
@@ -133,7 +136,7 @@ class Server:
         with self._output.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *words],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if terminal is None else terminal,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self._folder,

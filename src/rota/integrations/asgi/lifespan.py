@@ -93,6 +93,7 @@ class Life:
         #: why the worker does not work, in the word for readiness; None when it does, or none is wanted
         self.trouble: str | None = "starting"
         self.started = False
+        self._awaited = False
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._began: float | None = None
@@ -154,9 +155,10 @@ class Life:
     async def stop(self) -> None:
         """Await the end of the worker, under its deadline; the first step on the way back if no signal was."""
         self._begin_stop()
-        working, self._working = self._working, None
-        if working is None:
+        working = self._working
+        if working is None or self._awaited:
             return
+        self._awaited = True
         began = boottime()
         grace = max(0.0, (self._began or began) + self.budgets.grace - began)
         await asyncio.wait([working], timeout=grace + _AFTER_SECONDS)
