@@ -229,4 +229,4 @@ class Answer:
         return json.loads(self.body)
 
 
-UVICORN: Sequence[str] = ("uvicorn", "site_app:api", "--port", "PORT")
+UVICORN: Sequence[str] = ("uvicorn", "site_app:api", "--port", "PORT", "--no-access-log")

@@ -41,6 +41,8 @@ class Attached:
         health: bool = True,
     ) -> None:
         self._inner = inner
+        #: what a server is given: itself, or the application that it was put inside of
+        self.served: Asgi = self
         self.app = app
         self.worker = worker
         self.budgets = budgets
@@ -186,6 +188,7 @@ def attach(api: Any, attached: Attached) -> None:
         return attached
 
     api.build_middleware_stack = build_around
+    attached.served = api
     api._rota = attached
 
 
