@@ -123,6 +123,7 @@ SAMPLES: dict[str, Any] = {
     "key": [7],
     "kind": "resigned",
     "roles": ("shop_jobs",),
+    "stack": '  File "/srv/tasks.py", line 12, in send_welcome\n    requests.post(url)',
     "statements": 9,
     "left": (),
     "losses": 1,

@@ -14,7 +14,7 @@ from rota.cli.discover import app_paths
 from rota.embedded import EmbeddedServer
 from rota.errors import AppNotFound, ConfigurationError, RotaError
 from rota.runtime.reload import changed, read_code
-from rota.testing import until_sync
+from rota.testing import TcpProxy, until_sync
 
 Run = Callable[..., Any]
 
@@ -27,6 +27,30 @@ app = Rota({dsn!r})
 @app.task
 def greet(name: str) -> str:
     return "hello " + name
+"""
+
+
+RELOADED = """
+import time
+from pathlib import Path
+from rota import Rota, current_job
+
+app = Rota({dsn!r})
+
+@app.task
+def short(gate: str) -> str:
+    time.sleep(0.5)
+    return "rested"
+
+@app.task
+def long(gate: str) -> int:
+    job = current_job()
+    runs = (job.saved or 0) + 1
+    while not Path(gate).exists():
+        if job.stopping:
+            job.checkpoint_sync(runs)
+        time.sleep(0.01)
+    return runs
 """
 
 
@@ -86,6 +110,57 @@ def test_what_a_worker_held_that_crashed_is_free_when_that_is_told(tmp_path: Pat
 
         dev.interrupt()
         assert dev.wait() == 0
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("reloads", [2, pytest.param(5, marks=pytest.mark.long)])
+def test_reloads_lose_no_work_and_charge_none(tmp_path: Path, rota_database: str, reloads: int) -> None:
+    """What runs finishes within the grace, or ends at its next checkpoint and goes on in the next worker."""
+    file = tmp_path / "tasks.py"
+    file.write_text(RELOADED.format(dsn=rota_database))
+
+    with Command("dev", folder=tmp_path) as dev, Rota(rota_database) as app:
+        short, long = (app.task(name=name)(lambda gate: 0) for name in ("short", "long"))
+        gate = str(tmp_path / "gate")
+        dev.wait_for("working on")
+        jobs = [long.enqueue_sync(gate)]
+        for reload in range(reloads):
+            jobs += [short.enqueue_sync(gate) for _ in range(5)]
+            until_sync(lambda: len(app.jobs.list_sync(state="running")) == 6, what="all of them run")
+            file.write_text(file.read_text() + "\n")
+            dev.wait_for("working on", times=reload + 2)
+        Path(gate).touch()
+
+        assert jobs[0].wait_sync(20) == reloads + 1  # one run per worker
+        assert [job.wait_sync(20) for job in jobs[1:]] == ["rested"] * 5 * reloads
+        assert {(job.refresh_sync().attempt, job.refresh_sync().losses) for job in jobs} == {(1, 0)}
+        assert not any(job.refresh_sync().errors for job in jobs)
+        assert [line for line in dev.err.splitlines() if line.startswith("health")] == [
+            "health      ready",
+            *["health      not ready: stopping", "health      ready"] * reloads,
+        ]
+        dev.interrupt()
+        assert dev.wait() == 0
+
+
+@pytest.mark.one_server
+@pytest.mark.direct("what is cut off is the way to the server")
+def test_that_the_database_is_away_and_back_is_told_in_a_line(tmp_path: Path, rota_database: str) -> None:
+    (tmp_path / "tasks.py").write_text(APP.format(dsn=None))
+
+    with TcpProxy(rota_database) as proxy:
+        address = {"ROTA_DATABASE_URL": proxy.dsn(rota_database)}
+        with Command("dev", folder=tmp_path, env=address) as dev:
+            dev.wait_for("health      ready")
+            proxy.blackhole()
+            proxy.cut()
+            dev.wait_for("health      not ready: the database is away")
+
+            proxy.heal()
+
+            dev.wait_for("health      ready", times=2)
+            dev.interrupt()
+            assert dev.wait() == 0
 
 
 @pytest.mark.long

@@ -32,6 +32,10 @@ def nap_in_a_thread(seconds: float) -> str:
     time.sleep(seconds)
     return "rested"
 
+@app.task(name="nap_beside")
+async def nap_beside(seconds: float) -> None:
+    await asyncio.to_thread(time.sleep, seconds)
+
 @app.task(name="watchful")
 def watchful() -> str:
     while not current_job().stopping:
@@ -61,6 +65,7 @@ UNKNOWING = statement("unknowing", "update {schema}.jobs set lost_limit = null")
 def app(rota_app: TestRota) -> TestRota:
     rota_app.task(name="nap")(_nap)
     rota_app.task(name="nap_in_a_thread")(_nap)
+    rota_app.task(name="nap_beside")(_nap)
     rota_app.task(name="watchful")(_watchful)
     rota_app.task(name="stubborn")(_stubborn)
     return rota_app
@@ -149,7 +154,7 @@ async def test_what_does_not_finish_in_time_is_handed_back_without_costing_an_at
     app: TestRota, rota_worker: StartWorker
 ) -> None:
     worker = rota_worker(APP, args=["--grace", "0.2"])
-    jobs = [await app.tasks[name].enqueue(60) for name in ("nap", "nap_in_a_thread")]
+    jobs = [await app.tasks["nap"].enqueue(60) for _ in range(2)]
     await running(app, 2)
 
     worker.terminate()
@@ -247,16 +252,26 @@ async def test_a_body_that_ignores_its_cancellation_is_not_waited_for_and_its_ou
     assert ((await job.refresh()).state, (await job.refresh()).attempt) == ("queued", 0)
 
 
-async def test_a_body_that_refuses_to_be_cancelled_does_not_keep_the_process(
-    app: TestRota, rota_worker: StartWorker
+@pytest.mark.parametrize(
+    ("name", "arguments", "left"),
+    [
+        ("stubborn", [], "1 coroutine(s) refuse to be cancelled"),
+        ("nap_in_a_thread", [3600], "1 thread(s) are still in a body"),
+        ("nap_beside", [3600], "1 thread(s) are still in a body"),
+    ],
+)
+async def test_a_body_that_cannot_be_ended_does_not_keep_the_process_and_is_told_of(
+    app: TestRota, rota_worker: StartWorker, name: str, arguments: list[int], left: str
 ) -> None:
     worker = rota_worker(APP, args=["--grace", "0.2"])
-    job = await app.tasks["stubborn"].enqueue()
+    job = await app.tasks[name].enqueue(*arguments)
     await running(app, 1)
 
     worker.terminate()
 
-    assert worker.wait(10) == 0
+    assert worker.wait(10) == 1
+    assert left in worker.output()
+    assert "this is where its threads are" not in worker.output()  # in order, and not by the hard limit
     assert ((await job.refresh()).state, (await job.refresh()).attempt) == ("queued", 0)
 
 

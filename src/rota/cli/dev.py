@@ -77,7 +77,7 @@ class _Development:
 
     def _ask_to_stop(self) -> None:
         if self._stop.is_set() and self._worker is not None:
-            self._worker.terminate()  # the second time: it stops waiting for running bodies
+            self._worker.hurry()  # the second time: it stops waiting for running bodies
         self._stop.set()
 
     async def _start_worker(self) -> None:
@@ -91,7 +91,9 @@ class _Development:
             say(f"{error}\nWaiting for the next change.")
             return
         self._paths = [report.path]
-        self._worker = await SupervisedWorker.start(report.path, dsn=self._dsn, schema=self._schema, grace=GRACE)
+        self._worker = await SupervisedWorker.start(
+            report.path, "--announce", dsn=self._dsn, schema=self._schema, grace=GRACE
+        )
 
     async def _prepare(self, report: AppReport) -> None:
         """The database is there and has its tables. Our own server runs for as long as we do, whoever else uses it."""
@@ -136,8 +138,11 @@ class _Development:
         return code
 
     async def _stop_worker(self) -> None:
+        """Running jobs finish within the grace, or are handed back: the next worker has them, and none is charged for it."""
         if self._worker is not None:
-            await self._worker.stop()
+            running = self._worker.running
+            if await self._worker.stop() != 0 and running:
+                await self._end_membership(self._worker)  # it had to be killed, and did not leave
             self._worker = None
 
     async def _pause(self, seconds: float) -> None:

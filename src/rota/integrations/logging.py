@@ -235,10 +235,12 @@ def log_facts(source: Facts) -> Callable[[], None]:
     return source.subscribe(_log)
 
 
-def set_up_logging(level: int = logging.INFO) -> None:
-    """For our own commands: one line per record on stderr. A library user's logging is theirs."""
+def set_up_logging(level: int = logging.INFO, label: str = "") -> None:
+    """For our own commands: one line per record on stderr, with a label where several processes share it. A library user's
+    logging is theirs."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    before = label.replace("%", "%%")
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {before}%(levelname)-7s %(message)s", "%H:%M:%S"))
     logger.addHandler(handler)
     logger.setLevel(level)
 

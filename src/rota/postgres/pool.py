@@ -168,7 +168,10 @@ class Database:
         """Close what this loop and the sync callers opened. The next use opens it again."""
         opening = self._async.pop(asyncio.get_running_loop(), None)
         if opening is not None:
-            await (await opening).close()
+            opening.cancel()  # one that is still being opened is not waited for, and one that failed is not there
+            await asyncio.wait([opening])
+            if not opening.cancelled() and opening.exception() is None:
+                await opening.result().close()
         await asyncio.to_thread(self.close_sync)
 
     def close_sync(self) -> None:

@@ -1,71 +1,168 @@
-"""A worker as a process: signals in, exit code out."""
+"""A worker as a process: signals in, exit code out.
+
+The first SIGTERM or SIGINT begins the ending of this process, the second hurries it; SIGQUIT shows where all threads are, and
+everything goes on. The handlers only say so to `ENDING`, as they may interrupt anything; the loop does the rest, and while the
+loop is blocked the hard limit already counts. The pool is closed last.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import NoReturn
 
 from rota.app import Rota
+from rota.clock import boottime
+from rota.errors import RotaError
+from rota.facts import Drained, Ended, EndingBegan, EndingHurried, Fact, StageFailed
+from rota.runtime.limit import HARD_LIMIT, HardLimit
+from rota.service.ending import ENDING
 from rota.service.loop import leave_stuck
+from rota.service.stages import stopped
 
-__all__ = ["run_worker"]
+__all__ = ["ending_by_signals", "on_ending", "run_worker"]
 
 logger = logging.getLogger("rota")
 
+# What closing connections may take; those in use by a body that goes on are not waited for any longer.
+_POOL_SECONDS = 2.0
+# How long an idle thread has to end, once its pool is closed.
+_THREAD_SECONDS = 0.05
+# Whose bodies nobody waits for: they have lost their claims.
+_OURS = ("rota-task", "rota-poll", "rota-thread")
+
 
 def run_worker(app: Rota, *, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float) -> None:
-    """Work until a signal, or with `drain` until there is nothing left. The second signal stops waiting for bodies."""
-    refusing = asyncio.run(_work(app, queues, concurrency, drain, grace))
-    if refusing:
-        _leave(f"{refusing} coroutine(s) refuse to be cancelled")
-    _leave_stuck_threads()
+    """Work until a signal, or with `drain` until there is nothing left. The second signal stops waiting for bodies.
+
+    Exits with 1 when something had to be left behind, or could not be written down.
+    """
+    limit = HardLimit(grace)
+    with ending_by_signals():
+        try:
+            left = asyncio.run(_work(app, queues, concurrency, drain, grace))
+        except RotaError as error:
+            limit.exit_code = error.exit_code
+            raise
+        finally:
+            stuck = _threads_in_bodies()
+            if ENDING.begun or stuck:
+                limit.within(HARD_LIMIT)  # the interpreter waits for threads, ours and others
+            else:
+                limit.lift()
+    if left := [*left, *stuck]:
+        _leave("; ".join(left))
+    if ENDING.began_at is not None:
+        app.facts.emit(Ended(boottime() - ENDING.began_at))
 
 
-async def _work(app: Rota, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float) -> int:
-    """Returns how many bodies have been left behind."""
+@contextlib.contextmanager
+def ending_by_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGINT begin the ending of this process, and the second of them hurry it."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if not ENDING.begin(signal.Signals(number).name):
+            ENDING.hurry()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):  # no such signal, or no stderr
+        faulthandler.register(signal.SIGQUIT, all_threads=True)
+    try:
+        yield
+    finally:
+        if not ENDING.begun:  # else this process is about to go, and one more signal must not change how
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def on_ending(began: Callable[[], None], hurried: Callable[[], None]) -> Iterator[None]:
+    """Have these called on this event loop when the process is asked to end, and asked again, during the block."""
     loop = asyncio.get_running_loop()
+
+    def on_loop(call: Callable[[], None]) -> Callable[[], None]:
+        def tell() -> None:
+            loop.call_soon_threadsafe(call)
+
+        return tell
+
+    take_back = [ENDING.on_begin(on_loop(began)), ENDING.on_hurry(on_loop(hurried))]
+    try:
+        yield
+    finally:
+        for each in take_back:
+            each()
+
+
+async def _work(
+    app: Rota, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float
+) -> list[str]:
+    """Returns what was left behind, in words."""
+    loop = asyncio.get_running_loop()
+    threads = ThreadPoolExecutor(thread_name_prefix="rota-thread")
+    loop.set_default_executor(threads)
+    left: list[str] = []
     working = loop.create_task(app.work(queues, concurrency, drain, grace=grace))
 
     def stop() -> None:
-        logger.info("stopping")
         if not app.stop():
             working.cancel()  # still starting: there is nothing to drain yet
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+    def began() -> None:
+        app.facts.emit(EndingBegan(str(ENDING.reason)))
+        stop()
+
+    def hurried() -> None:
+        app.facts.emit(EndingHurried())
+        stop()
+
+    def note(fact: Fact) -> None:
+        if isinstance(fact, StageFailed):
+            left.append(f"{fact.name} could not be stopped")
+        elif isinstance(fact, Drained) and fact.abandoned:
+            left.append(f"the end of {fact.abandoned} job(s) or row(s) could not be written down")
+
+    unsubscribe = app.facts.subscribe(note, StageFailed, Drained)
     try:
-        with contextlib.suppress(asyncio.CancelledError):
+        with on_ending(began, hurried), contextlib.suppress(asyncio.CancelledError):
             await working
     finally:
-        await app.close()
-        refusing = await leave_stuck()
-    return refusing
+        await stopped(app.facts, "pool", app.close(), within=_POOL_SECONDS)
+        unsubscribe()
+        if refusing := await leave_stuck():
+            left.append(f"{refusing} coroutine(s) refuse to be cancelled")
+        # the loop would wait for what runs in its threads when it is closed: let it have others
+        threads.shutdown(wait=False, cancel_futures=True)
+        loop.set_default_executor(ThreadPoolExecutor())
+    return left
 
 
-def _leave_stuck_threads() -> None:
+def _threads_in_bodies() -> list[str]:
     """A body in a thread cannot be stopped, and its job was handed back: do not wait for it at exit."""
-    stuck = [thread for thread in threading.enumerate() if thread.name.startswith("rota-task") and not thread.daemon]
-    if any(_in_a_body(thread) for thread in stuck):
-        _leave(f"{len(stuck)} thread(s) are still in a task's body")
-
-
-def _leave(why: str) -> NoReturn:
-    """End this process now. Whatever goes on in it has lost its claim, and is nobody's work any more."""
-    logger.warning("%s; leaving without them", why)
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith(_OURS) and not thread.daemon]
+    busy = [thread for thread in ours if _in_a_body(thread)]
+    return [f"{len(busy)} thread(s) are still in a body"] if busy else []
 
 
 def _in_a_body(thread: threading.Thread) -> bool:
     """Idle pool threads end by themselves once their pool is shut down; one in a body does not."""
-    thread.join(timeout=0.05)
+    thread.join(timeout=_THREAD_SECONDS)
     return thread.is_alive()
+
+
+def _leave(left: str) -> NoReturn:
+    """End this process now. Whatever goes on in it has lost its claim, and is nobody's work any more."""
+    logger.warning("%s; leaving without them", left)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

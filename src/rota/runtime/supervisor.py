@@ -1,8 +1,9 @@
 """Worker processes of ours: started, watched, stopped, and none of them outlives us.
 
-Each is `rota worker` in a process of its own. Its standard input is a pipe that only we hold the other end of: what must
-not stand on a command line, which anyone on the machine may read, is sent through it first; after that the pipe stays
-silent until we end, in whatever way, and the worker that sees it close stops as it would on SIGTERM. See `lifeline`.
+Each is a command of ours, mostly `rota worker`, in a process of its own. Its standard input is a pipe that only we hold the
+other end of: what must not stand on a command line, which anyone on the machine may read, is sent through it first; after
+that the pipe stays silent until we end, in whatever way, and the one that sees it close stops as it would on SIGTERM. See
+`lifeline`.
 
 Each is also in a process group of its own, so that Ctrl-C reaches us alone. The worker gets one SIGTERM from us and no
 SIGINT before it, which it would take for the first of two and hand its jobs back instead of finishing them.
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 import signal
 import sys
@@ -20,8 +20,13 @@ from collections.abc import AsyncIterator, Sequence
 
 from rota.leases.members import end_marked
 from rota.postgres.pool import Database
+from rota.runtime.lifeline import private_line
+from rota.runtime.limit import HARD_LIMIT
 
-__all__ = ["SupervisedWorker", "describe_exit", "stop_all"]
+__all__ = ["LEAVE_SECONDS", "SupervisedWorker", "describe_exit", "stop_all"]
+
+#: Beyond its grace: it ends itself by its hard limit, unless something in it lets nothing of it run.
+LEAVE_SECONDS = HARD_LIMIT + 2.0
 
 
 class SupervisedWorker:
@@ -36,36 +41,50 @@ class SupervisedWorker:
     async def start(
         cls,
         app: str,
-        *,
+        *arguments: str,
         dsn: str | None = None,
         schema: str | None = None,
         grace: float = 25.0,
         capture: bool = False,
     ) -> SupervisedWorker:
         """Start `rota worker APP`. With `capture` what it says is read through `lines`, else it goes where ours goes."""
-        mark = secrets.token_hex(16)
         private = [
-            "--mark",
-            mark,
             *(["--dsn", dsn] if dsn is not None else []),
             *(["--schema", schema] if schema is not None else []),
         ]
+        command = ["worker", app, "--grace", f"{grace:g}", *arguments]
+        return await cls.launch(command, private, grace=grace, capture=capture)
+
+    @classmethod
+    async def launch(
+        cls,
+        command: Sequence[str],
+        private: Sequence[str] = (),
+        *,
+        grace: float,
+        capture: bool = False,
+        pass_fds: Sequence[int] = (),
+    ) -> SupervisedWorker:
+        """Start a command of `rota` that takes `--mark`. The `private` part of it stands in no list of processes.
+
+        It inherits `pass_fds` and no other descriptor of ours: one that held the end of another's line would keep that one
+        from seeing us go.
+        """
+        mark = secrets.token_hex(16)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # a file in the current folder does not stand in for a module of ours
             "-m",
             "rota.cli.child",
-            "worker",
-            app,
-            "--grace",
-            f"{grace:g}",
+            *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE if capture else None,
             stderr=asyncio.subprocess.STDOUT if capture else None,
             process_group=0,
+            pass_fds=pass_fds,
         )
         assert process.stdin is not None
-        process.stdin.write(json.dumps(private).encode() + b"\n")
+        process.stdin.write(private_line([*private, "--mark", mark]))
         return cls(process, grace, mark)
 
     @property
@@ -96,8 +115,12 @@ class SupervisedWorker:
         await database.run(end_marked(self._mark))
 
     def terminate(self) -> None:
-        """Ask it to stop: running jobs finish within its grace. Asked again, it hands them back at once."""
+        """Ask it to stop: running jobs finish within its grace."""
         self._send(signal.SIGTERM)
+
+    def hurry(self) -> None:
+        """Ask again: it hands them back at once. By another signal, since two of one kind may arrive as one."""
+        self._send(signal.SIGINT)
 
     def kill(self) -> None:
         """kill -9: nothing is finished, handed back or said. Peers take over what it ran."""
@@ -106,8 +129,12 @@ class SupervisedWorker:
     async def stop(self) -> int:
         """Ask it to stop, give it its grace and a little to leave, then kill it. Returns its exit code."""
         self.terminate()
+        return await self.gone_within(self._grace + LEAVE_SECONDS)
+
+    async def gone_within(self, seconds: float) -> int:
+        """Wait for its end for so long, then kill it. Returns its exit code."""
         try:
-            async with asyncio.timeout(self._grace + 5):
+            async with asyncio.timeout(seconds):
                 return await self.wait()
         except TimeoutError:
             self.kill()

@@ -1,0 +1,82 @@
+"""The end of a process that does not end by itself: whatever its bodies do, it is gone a little after its grace.
+
+A coroutine may ignore its cancellation, a thread cannot be stopped, an exit waits for threads, and C code may let nobody else
+run. So a thread counts from the moment the process was asked to end, and ends it; behind that thread stands one in C, which
+needs not even the interpreter. What nothing in a process can do is to act on a signal while C code holds the interpreter: that
+is acted upon when the code returns, and until then only another process, such as a supervisor, can help.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import math
+import os
+import threading
+from queue import Empty, SimpleQueue
+
+from rota.clock import boottime
+from rota.service.ending import ENDING
+
+__all__ = ["HARD_LIMIT", "HardLimit"]
+
+#: Seconds beyond the grace in which a process is gone, in whatever way.
+HARD_LIMIT = 5.0
+# What the thread in C leaves to the one in Python, which can say more.
+_BEHIND_SECONDS = 0.5
+
+
+class HardLimit:
+    """In force from its making until `lift`; counts once the process is asked to end."""
+
+    def __init__(self, grace: float) -> None:
+        self.exit_code = 1
+        # of all queues the one into which a signal handler may put: it may interrupt itself
+        self._moments: SimpleQueue[float | None] = SimpleQueue()
+        threading.Thread(target=self._watch, name="rota-limit", daemon=True).start()
+        self._take_back = [
+            ENDING.on_begin(lambda: self.within(grace + HARD_LIMIT)),
+            ENDING.on_hurry(lambda: self.within(HARD_LIMIT)),
+        ]
+
+    def within(self, seconds: float) -> None:
+        """Be gone within so many seconds from now, if it is not to be sooner anyway."""
+        self._moments.put(boottime() + seconds)
+
+    def lift(self) -> None:
+        """The process goes on after all: for those who work in one of their own."""
+        for take_back in self._take_back:
+            take_back()
+        self._moments.put(None)
+
+    def _watch(self) -> None:
+        until = math.inf
+        while (left := until - boottime()) > 0:
+            try:
+                moment = self._moments.get(timeout=None if left == math.inf else left)
+            except Empty:
+                continue
+            if moment is None:
+                faulthandler.cancel_dump_traceback_later()
+                return
+            until = min(until, moment)
+            with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):  # nowhere to write to
+                faulthandler.dump_traceback_later(max(0.0, until - boottime()) + _BEHIND_SECONDS, exit=True)
+        _say_where()
+        os._exit(self.exit_code)
+
+
+def _say_where() -> None:
+    since = (
+        ""
+        if ENDING.began_at is None
+        else f" {boottime() - ENDING.began_at:.1f} s after it was asked to ({ENDING.reason})"
+    )
+    with contextlib.suppress(Exception):
+        # past the loggers, whose locks the one who hangs may hold
+        os.write(
+            2,
+            f"rota: process {os.getpid()} has not ended by itself{since}, and is ended now. What it still held is taken over by "
+            "others. This is where its threads are:\n".encode(),
+        )
+        faulthandler.dump_traceback(file=2, all_threads=True)
