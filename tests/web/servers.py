@@ -230,3 +230,4 @@ class Answer:
 
 
 UVICORN: Sequence[str] = ("uvicorn", "site_app:api", "--port", "PORT", "--no-access-log")
+SERVE: Sequence[str] = ("rota", "serve", "site_app:api", "--port", "PORT")

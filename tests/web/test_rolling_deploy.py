@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.web.servers import SITE, UVICORN, Server
+from tests.web.servers import SERVE, SITE, UVICORN, Server
 
 from rota.testing import TestRota, until_sync
 
@@ -156,8 +156,13 @@ def roll(
 
 @pytest.mark.parametrize(
     ("command", "rolls"),
-    [(UVICORN, 6 if SOAK else 2), ((*UVICORN, "--workers", "2"), 6 if SOAK else 1)],
-    ids=["one process", "two workers"],
+    [
+        (UVICORN, 6 if SOAK else 2),
+        ((*UVICORN, "--workers", "2"), 6 if SOAK else 1),
+        pytest.param(SERVE, 6 if SOAK else 2, marks=pytest.mark.long),
+        pytest.param((*SERVE, "--workers", "2"), 6 if SOAK else 2, marks=pytest.mark.long),
+    ],
+    ids=["uvicorn", "uvicorn with two workers", "rota serve", "rota serve with two workers"],
 )
 def test_backends_are_replaced_under_load_without_a_failed_request_or_a_lost_job(
     tmp_path: Path, app: TestRota, balanced: Balanced, command: tuple[str, ...], rolls: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -62,8 +63,7 @@ def drains(server: Server) -> None:
     """After a signal it serves, says that it is not ready, and ends in order."""
     server.signal()
     server.until(lambda: server.get("/health/ready").status == 503, "it is not ready")
-    answer = server.get("/")
-    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    server.until(lambda: server.get("/").headers.get("connection") == "close", "it sends clients elsewhere")
     assert server.wait(10) == 0
 
 
@@ -117,13 +117,41 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, arguments: list[str], sai
         assert said in command.err
 
 
+def test_several_workers_share_the_port_and_one_that_dies_is_replaced(app: TestRota, serve: Serve) -> None:
+    def pids() -> set[int]:
+        return {server.get("/").json()["pid"] for _ in range(20)}
+
+    server = serve("site_app:api", "--workers", "2", window=1).wait_until_ready()
+    until_sync(lambda: len(pids()) == 2, 20, "both serve")
+    first = min(pids())
+    os.kill(first, signal.SIGKILL)
+
+    until_sync(lambda: first not in pids() and len(pids()) == 2, 20, "another one serves")
+    until_sync(lambda: len(app.members_sync()) == 2, 20, "and works")
+
+    drains(server)
+    assert sorted(m.end_reason for m in app.members_sync(ended=True) if m.work) == ["left", "left", "suspected"]
+    with pytest.raises(ConnectionRefusedError):
+        server.get("/")
+
+
+def test_workers_whose_parent_is_killed_drain_and_go(app: TestRota, serve: Serve) -> None:
+    server = serve("site_app:api", "--workers", "2", window=0.5).wait_until_ready()
+    until_sync(lambda: len(app.members_sync()) == 2, 20, "both work")
+
+    server.signal(signal.SIGKILL)
+
+    until_sync(lambda: server.status("/") is None, 10, "nobody serves any more")
+    until_sync(lambda: all(m.end_reason == "left" for m in app.members_sync(ended=True) if m.work), 10, "all have left")
+
+
 def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
     (tmp_path / "site_app.py").write_text(PLAIN)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         with Command("serve", "site_app:api", "--port", port, folder=tmp_path) as command:
             assert command.wait() == 1
-            assert "address already in use" in command.err
+            assert "Address already in use" in command.err
 
 
 def test_a_signal_before_it_serves_is_not_lost(app: TestRota, serve: Serve) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
 import math
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -15,21 +17,38 @@ from typing import Any
 import click
 
 from rota.cli.target import database_options, find_app
-from rota.errors import AppNotFound, ConfigurationError
+from rota.errors import AppNotFound, ConfigurationError, RotaError
 from rota.integrations.asgi.attach import Attached, attached_to
 from rota.integrations.asgi.budgets import read_budgets
 from rota.integrations.asgi.lifespan import WorkerOptions
 from rota.integrations.logging import set_up_logging
+from rota.runtime.fleet import Fleet
+from rota.runtime.limit import HardLimit
+from rota.runtime.process import on_ending
+from rota.runtime.supervisor import SupervisedWorker
 
 __all__ = ["serve"]
 
 logger = logging.getLogger("rota")
+
+_BACKLOG = 2048  # as uvicorn has it
+
+
+class CannotListen(RotaError):
+    """The address is taken, or not ours to listen on."""
 
 
 @click.command()
 @click.argument("asgi")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 for a free one.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Processes that share the port, each with its own worker; one that dies is replaced.",
+)
 @click.option(
     "--drain-window",
     type=click.FloatRange(min=0),
@@ -43,16 +62,25 @@ logger = logging.getLogger("rota")
 @click.option("--app", "app_path", metavar="APP", help="Run the jobs of this app in the same process.")
 @click.option("--no-worker", is_flag=True, help="Run no jobs, also those of an app that is attached.")
 @click.option("--factory", is_flag=True, help="ASGI names a function that makes the application.")
+@click.option(
+    "--fd", type=int, hidden=True, help="The socket to serve on, opened by the process that watches this one."
+)
+@click.option("--label", default="", hidden=True, help="What tells its lines from those of its neighbours.")
+@click.option("--mark", hidden=True, help="By which a supervisor finds its membership.")
 @database_options
 def serve(
     asgi: str,
     host: str,
     port: int,
+    workers: int,
     drain_window: float | None,
     grace: float | None,
     app_path: str | None,
     no_worker: bool,
     factory: bool,
+    fd: int | None,
+    label: str,
+    mark: str | None,
     dsn: str | None,
     schema: str | None,
 ) -> None:
@@ -62,14 +90,54 @@ def serve(
     Jobs and open requests have the grace; a second signal hands back at once. An application that no Rota is attached to gets the
     same around it.
     """
-    set_up_logging()
-    attached = _attached(_load(asgi, factory), app_path, dsn, schema, no_worker)
     budgets = read_budgets(drain_window, grace)
+    if workers > 1:
+        set_up_logging(label="fleet ")
+        options = {"--drain-window": drain_window, "--grace": grace, "--app": app_path}
+        flags = {"--no-worker": no_worker, "--factory": factory}
+        public = [asgi, *(word for name, value in options.items() if value is not None for word in (name, str(value)))]
+        public += [name for name, value in flags.items() if value]
+        private = {"--dsn": dsn, "--schema": schema}
+        hidden = [word for name, value in private.items() if value is not None for word in (name, value)]
+        sys.exit(
+            asyncio.run(_run_fleet(workers, _bound(host, port), public, hidden, max(budgets.grace, budgets.window)))
+        )
+    set_up_logging(label=label)
+    attached = _attached(_load(asgi, factory), app_path, dsn, schema, no_worker)
     if drain_window is not None:
         attached.budgets.window = budgets.window
     if grace is not None:
         attached.budgets.grace = budgets.grace
-    _run(attached, host, port)
+    if attached.app is not None:
+        attached.app.mark = mark
+    _run(attached, _bound(host, port) if fd is None else socket.socket(fileno=fd))
+
+
+async def _run_fleet(size: int, listening: socket.socket, public: list[str], private: list[str], grace: float) -> int:
+    """The processes accept from one socket, which is opened here, so that one can go while the others serve."""
+
+    async def start(number: int) -> SupervisedWorker:
+        command = ["serve", *public, "--fd", str(listening.fileno()), "--label", f"{number:<5} "]
+        return await SupervisedWorker.launch(command, private, grace=grace, pass_fds=[listening.fileno()])
+
+    # with this one open, clients would be let in and served by nobody once the others have closed theirs
+    with listening, on_ending(listening.close, lambda: None):
+        return await Fleet(size, start, grace=grace).run()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket with this address that does not listen yet: nobody is let in before there is someone to serve them."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise CannotListen(
+            f"Nothing can listen on {host}, port {port}: {error.strerror}. Give another --host or --port."
+        ) from error
+    logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, bound.getsockname()[1])
+    return bound
 
 
 def _attached(served: Any, app_path: str | None, dsn: str | None, schema: str | None, no_worker: bool) -> Attached:
@@ -91,15 +159,14 @@ def _attached(served: Any, app_path: str | None, dsn: str | None, schema: str | 
     return attached
 
 
-def _run(attached: Attached, host: str, port: int) -> None:
+def _run(attached: Attached, listening: socket.socket) -> None:
     try:
         import uvicorn
     except ImportError as error:
         raise ConfigurationError("`rota serve` needs uvicorn: pip install 'rota[fastapi]'.") from error
     config = uvicorn.Config(
         attached.served,
-        host=host,
-        port=port,
+        backlog=_BACKLOG,
         # what cannot be cancelled is not waited for longer than the rest
         timeout_graceful_shutdown=math.ceil(max(1.0, attached.budgets.grace - attached.budgets.window)),
         access_log=False,
@@ -113,11 +180,13 @@ def _run(attached: Attached, host: str, port: int) -> None:
             server.handle_exit(number, frame)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    limit = HardLimit(max(attached.budgets.grace, attached.budgets.window))
     try:
-        server.run()
+        server.run([listening])
     except SystemExit as error:  # it has said why it could not start
         sys.exit(1 if error.code else 0)
     finally:
+        limit.lift()
         for number, handler in before.items():
             signal.signal(number, handler)
 
