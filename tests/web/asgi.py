@@ -33,8 +33,10 @@ async def served(api: Any) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the application, which is up as long as the block runs."""
     lifespan = Lifespan(api)
     assert await lifespan.say("startup") == "startup.complete"
-    transport = httpx.ASGITransport(api)
-    async with httpx.AsyncClient(transport=transport, base_url="http://site") as client:
-        yield client
-    assert await lifespan.say("shutdown") == "shutdown.complete"
-    await lifespan.task
+    try:
+        transport = httpx.ASGITransport(api)
+        async with httpx.AsyncClient(transport=transport, base_url="http://site") as client:
+            yield client
+    finally:
+        assert await lifespan.say("shutdown") == "shutdown.complete"
+        await lifespan.task

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -352,6 +354,31 @@ async def test_the_worker_drains_from_the_first_word_on_and_not_only_at_the_shut
     assert await job.wait() == "finished"
     assert [each for each in told if isinstance(each, EndingBegan)] == [EndingBegan("test")]
     assert isinstance(told[-1], Ended)
+
+
+@pytest.mark.one_server
+async def test_a_worker_that_misses_its_cancellation_while_it_starts_is_stopped_once_it_has_started(
+    rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting, check = asyncio.Event(), rota_app.check
+
+    async def swallowing() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            starting.set()
+            await asyncio.Event().wait()
+        await check()
+
+    monkeypatch.setattr(rota_app, "check", swallowing)
+    api = FastAPI()
+    rota_app.attach(api)
+    began = time.monotonic()
+    async with served(api):
+        await starting.wait()
+        ENDING.begin("test")
+
+    assert time.monotonic() - began < 10
+    assert [member.end_reason for member in await rota_app.members(ended=True)] == ["left"]
+    await rota_app.close()
 
 
 async def streaming(request: Request) -> StreamingResponse:

@@ -135,6 +135,26 @@ def test_several_workers_share_the_port_and_one_that_dies_is_replaced(app: TestR
         server.get("/")
 
 
+def test_when_all_workers_have_closed_their_port_nobody_is_let_in_to_wait(app: TestRota, serve: Serve) -> None:
+    def refused() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", server.port)).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    server = serve("site_app:api", "--workers", "2", window=0.5).wait_until_ready()
+    job = app.tasks["nap"].enqueue_sync(5)
+    server.says("nap")
+
+    server.signal()
+
+    until_sync(refused, 4.5, "the port is closed, while a job still runs")
+    assert server.process.poll() is None
+    assert server.wait(10) == 0
+    assert job.wait_sync() > 0
+
+
 def test_workers_whose_parent_is_killed_drain_and_go(app: TestRota, serve: Serve) -> None:
     server = serve("site_app:api", "--workers", "2", window=0.5).wait_until_ready()
     until_sync(lambda: len(app.members_sync()) == 2, 20, "both work")

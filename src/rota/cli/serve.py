@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import click
@@ -172,14 +171,9 @@ def _run(attached: Attached, listening: socket.socket) -> None:
         access_log=False,
     )
     server = uvicorn.Server(config)
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        """Before the server handles signals, hand it on. At its end it sends itself the signal once more, to die of it: but to
-        have ended in order is no death."""
-        if not server.should_exit:
-            server.handle_exit(number, frame)
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    # from now on, not only while it serves: a signal before that is not lost, and the one that it sends itself at its end, to die
+    # of it, is no death, as it has ended in order
+    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
     limit = HardLimit(max(attached.budgets.grace, attached.budgets.window))
     try:
         server.run([listening])

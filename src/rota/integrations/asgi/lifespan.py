@@ -266,6 +266,9 @@ class Life:
 
     def _on_working(self, _: WorkerStarted) -> None:
         self.trouble = None
+        if self._began is not None:
+            # it was cancelled while it started, and what it awaited at that moment has swallowed that
+            self._soon(self._stop_working)
 
 
 # Those that are now, for the pieces that are given to a framework apart from each other.
