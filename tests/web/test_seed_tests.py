@@ -39,18 +39,24 @@ async def readiness(client: Any) -> tuple[int, Any]:
     return response.status_code, response.json()
 
 
+async def wait_until_ready(client: Any) -> None:
+    async def ready() -> bool:
+        return await readiness(client) == (200, {"ready": True})
+
+    await until(ready)
+
+
 async def test_ready_200(api: FastAPI) -> None:
     async with served(api) as client:
+        await wait_until_ready(client)
 
-        async def ready() -> bool:
-            return await readiness(client) == (200, {"ready": True})
-
-        await until(ready)
         assert [await readiness(client) for _ in range(20)] == [(200, {"ready": True})] * 20
 
 
 async def test_ready_503(api: FastAPI) -> None:
     async with served(api) as client:
+        await wait_until_ready(client)
+
         ENDING.begin("SIGTERM")
 
         assert await readiness(client) == (503, {"ready": False, "reason": "shutting_down"})
@@ -108,6 +114,7 @@ async def test_exact_teardown_order(api: FastAPI, rota_app: TestRota) -> None:
 
 async def test_idempotent_flag(api: FastAPI) -> None:
     async with served(api) as client:
+        await wait_until_ready(client)
         assert ENDING.begin("SIGTERM") is True
         began_at = ENDING.began_at
 
@@ -117,7 +124,8 @@ async def test_idempotent_flag(api: FastAPI) -> None:
 
 
 async def test_reset(api: FastAPI, rota_app: TestRota) -> None:
-    async with served(api):
+    async with served(api) as client:
+        await wait_until_ready(client)
         ENDING.begin("SIGTERM")
 
     ENDING.reset()
