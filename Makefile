@@ -5,8 +5,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The suite waits more than it works
 N ?= 4
+# Django 6 needs Python 3.12: the first that runs, since a shim of pyenv's may be there and not run
+DJANGO := .venv-django
+DJANGO_PYTHON ?= $(shell for each in python3.12 python3.13 $(HOME)/.pyenv/versions/3.1[23]*/bin/python; do \
+	$$each -c '' 2>/dev/null && echo $$each && break; done)
 
-.PHONY: demo test matrix pooled model protocol chaos plans soak install check format teeth docs bench clean
+.PHONY: demo test matrix pooled django model protocol chaos plans soak install check format teeth docs bench clean
 
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
@@ -25,6 +29,10 @@ matrix: $(VENV)/.dev  ## what make test leaves out: long tests, and all on the o
 
 pooled: $(VENV)/.dev  ## the job queue's tests once more, behind PgBouncer in transaction mode
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --pooled --long --postgres 18 $(QUEUE)
+
+django: $(DJANGO)/.dev  ## Django 6 and its tasks framework, which need a newer Python: an environment, tests and guide of its own
+	env -u PYTHONDONTWRITEBYTECODE $(DJANGO)/bin/python -m pytest -n $(N) --dist worksteal --long --postgres 18 -k django \
+		tests/integrations/django tests/test_docs.py
 
 model: $(VENV)/.dev  ## the queue against its model, for as many examples as you have time
 	ROTA_MODEL_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest tests/jobs/test_model.py --timeout 0
@@ -67,7 +75,7 @@ bench: install  ## Rota beside the plain psycopg loop; on time; beside an old tr
 	$(BIN)/python bench/pollers.py
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(DJANGO)
 
 $(VENV)/.pip: constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -80,4 +88,12 @@ $(VENV)/.installed: $(VENV)/.pip pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.installed
 	$(PIP) install -c constraints.txt --group dev
+	touch $@
+
+$(DJANGO)/.dev: constraints.txt constraints-django.txt pyproject.toml
+	test -n "$(DJANGO_PYTHON)" || { echo "make django needs Python 3.12 or later: make django DJANGO_PYTHON=/path/to/python"; exit 1; }
+	$(DJANGO_PYTHON) -m venv $(DJANGO)
+	grep -vi '^django==' constraints.txt | cat - constraints-django.txt > $(DJANGO)/constraints.txt
+	$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install --upgrade -c $(DJANGO)/constraints.txt pip
+	$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install -c $(DJANGO)/constraints.txt -e '.[embedded]' --group django
 	touch $@

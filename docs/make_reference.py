@@ -57,6 +57,12 @@ VARIABLES = {
     "ROTA_LEASE": "How long a silent process is believed to be alive, such as `15s`. At least 1.5 seconds. Default: 15 seconds.",
     "ROTA_SCHEDULE_POLL": "How often the scheduler looks although nothing told it to, such as `30s`: what a lost message may cost. "
     "From 0.1 seconds to an hour. Default: 5 seconds.",
+    "ROTA_HEALTH_PORT": "The port that `rota worker` serves health on, and that `rota health` asks.",
+    "ROTA_HEALTH_URL": "Where `rota health` asks, if not on this machine.",
+    "ROTA_LIVE_LIMIT": "How long an event loop or the thread that keeps the lease may stand still until `/health/live` is 503, such "
+    "as `30s`. Default: 30 seconds.",
+    "ROTA_LOG_FORMAT": "How Rota's own commands log: `text` or `json`. Default: `text`.",
+    "ROTA_LOG_LEVEL": "From which level on they do: `debug`, `info`, `warning`, `error` or `critical`. Default: `info`.",
     "ROTA_POSTGRES_BIN": "Folder of the PostgreSQL programs the embedded server runs.",
     "ROTA_POSTGRES_DATA": "Folder of the embedded server. Default: `.rota/postgres` in the current folder.",
     "ROTA_POSTGRES_TCP": "With `1` the embedded server listens on loopback TCP, with a password, instead of a Unix socket.",
@@ -71,6 +77,7 @@ MADE_BY_US = {
     *("rota.Poller", "rota.RunningPoll", "rota.PollTransaction"),
 }  # nobody else calls their constructors
 OUR_CALLS = {
+    "Rota": {"around"},
     "Term": {"end", "give_up", "give_up_sync", "look", "loss", "patience"},
     "Declarations": {"definitions", "kept"},
     "Pollers": {"definitions"},
@@ -112,6 +119,7 @@ SAMPLES: dict[str, Any] = {
     "epoch": 1767225600000,
     "error": "server closed the connection",
     "fate": "queued",
+    "find": "select feeds.digest from public.feeds where pg_column_size(jsonb_build_array(...)) > 2635",
     "finished": 12,
     "given_out": 12,
     "handed_back": 3,
@@ -123,7 +131,6 @@ SAMPLES: dict[str, Any] = {
     "key": [7],
     "kind": "resigned",
     "roles": ("shop_jobs",),
-    "stack": '  File "/srv/tasks.py", line 12, in send_welcome\n    requests.post(url)',
     "statements": 9,
     "left": (),
     "losses": 1,
@@ -143,6 +150,8 @@ SAMPLES: dict[str, Any] = {
     "rows": 100,
     "runs": 1,
     "seconds": 0.25,
+    "stack": '  File "tasks.py", line 12, in resize\n    time.sleep(60)',
+    "waited": 0.2,
     "task": "send_welcome",
     "tasks": ("send_welcome",),
     "token": 1,
@@ -403,9 +412,10 @@ def errors_page() -> str:
         "| 1 | failed: any error that is not named below, `ForeignDatabase` among them |",
         "| 2 | wrong usage, or something in the configuration cannot work |",
         '| 3 | someone else leads, or a term was lost: `on_held="exit"`, `rota leaders exec`; also a lock that was not free |',
-        "| 6 | `rota postgres status`: no server is running |",
         "| 4 | the database is unavailable |",
         "| 5 | the schema needs `rota migrate`, or is too new |",
+        "| 6 | `rota health`: the process is not well, or does not answer; `rota doctor` found a problem; `rota postgres status`: no "
+        "server is running |",
         "",
         "## Which error ends with which code",
         "",
@@ -470,6 +480,14 @@ def sample(cls: Any) -> facts.Fact:
         values |= {"error": TimeoutError("a row is locked"), "pause": 30.0}
     if cls is facts.MigrationApplied:
         values["name"] = "kernel"
+    if cls.__name__.startswith("Stage"):
+        values["name"] = "pollers"
+    if cls is facts.StageFailed:
+        values["error"] = TimeoutError("it was not done within 10 s")
+    if cls is facts.EndingBegan:
+        values["reason"] = "SIGTERM"
+    if cls in (facts.LoopBlocked, facts.LoopFree, facts.Ended):
+        values["seconds"] = 1.5
     assert hints.keys() == values.keys()
     made: facts.Fact = cls(**values)
     return made

@@ -8,12 +8,15 @@ What a block is, its language says:
     sql         run in the page's database
     sh          not run: installing, make and variables; make targets must exist
     text, toml  shown only
+    yaml        shown, and can be read as such
 
 A first line such as `# tasks.py` or `-- grants.sql` also makes a file of the block, in the folder that the page's commands
 run in. Output is compared line by line, in order; `…` stands for anything, also for whole lines. A comment before a block
 says what cannot be seen in it:
 
     <!-- interrupt after: TEXT -->    the last command runs until it has said TEXT, then gets Ctrl-C
+    <!-- only a file -->              the block is written and not run, for others to import
+    <!-- needs: Django 6 -->          anywhere in the page: it is left out where there is only an older one
     <!-- database: embedded -->       anywhere in the page: its commands find no database and start the embedded one
 """
 
@@ -35,17 +38,19 @@ from pathlib import Path
 from types import ModuleType
 
 import psycopg
+import yaml
 
 from rota import Rota
 from rota.testing import until_sync
 
-LANGUAGES = ("python", "output", "console", "sql", "sh", "text", "toml")
+LANGUAGES = ("python", "output", "console", "sql", "sh", "text", "toml", "yaml")
 NEVER_RUN = ("pip", "make", "export", "git")  # what an sh block may hold; a rota command belongs into a console block
 
 _BLOCK = re.compile(
-    r"(?:^<!-- interrupt after: (?P<until>.+?) -->\n+)?^```(?P<language>\S*)\n(?P<text>.*?)^```$", re.M | re.S
+    r"(?:^<!-- (?:interrupt after: (?P<until>.+?)|(?P<only>only a file)) -->\n+)?^```(?P<language>\S*)\n(?P<text>.*?)^```$",
+    re.M | re.S,
 )
-_FILE = re.compile(r"(?:#|--) ([\w./-]+\.(?:py|toml|sql))\n")
+_FILE = re.compile(r"(?:#|--) ([\w./-]+\.(?:py|toml|sql|yaml))\n")
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class Block:
     text: str
     line: int
     until: str | None
+    is_run: bool = True
 
     @property
     def file(self) -> str | None:
@@ -64,7 +70,13 @@ class Block:
 def blocks(page: Path) -> list[Block]:
     text = page.read_text("utf-8")
     return [
-        Block(found["language"], found["text"], text.count("\n", 0, found.start("text")), found["until"])
+        Block(
+            found["language"],
+            found["text"],
+            text.count("\n", 0, found.start("text")),
+            found["until"],
+            not found["only"],
+        )
         for found in _BLOCK.finditer(text)
     ]
 
@@ -101,6 +113,8 @@ class Reader:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text)
         match block.language:
+            case _ if not block.is_run:
+                assert block.file is not None, "a block that is only a file says which, in its first line"
             case "python":
                 self._run_python(block)
             case "output":
@@ -110,6 +124,8 @@ class Reader:
             case "sql":
                 with psycopg.connect(self._database) as connection:
                     connection.execute(block.text.encode(), prepare=False)
+            case "yaml":
+                yaml.safe_load(block.text)
             case "sh":
                 strange = [line for line in block.text.splitlines() if line.split()[0] not in NEVER_RUN]
                 assert not strange, f"an sh block is never run, so it may not hold {strange}"

@@ -7,6 +7,7 @@ import re
 import runpy
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import psycopg
@@ -50,6 +51,8 @@ def no_role_left(page: Path, rota_database: str) -> Iterator[None]:
 def test_every_example_runs(
     page: Path, tmp_path: Path, rota_server: DatabaseServer, rota_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if lacking := _lacking(page):
+        pytest.skip(lacking)
     embedded = "<!-- database: embedded -->" in page.read_text("utf-8")
     for name in [name for name in os.environ if name.startswith(("ROTA_", "PG", "DATABASE_URL"))]:
         monkeypatch.delenv(name)
@@ -122,6 +125,14 @@ def test_the_reference_is_what_the_code_says() -> None:
     assert sorted(there) == sorted(made)
     stale = [name for name in made if made[name] != there[name]]
     assert stale == [], "run `make docs`"
+
+
+def _lacking(page: Path) -> str | None:
+    """What this environment has not and the page needs, with the target that has it."""
+    needed = re.search(r"<!-- needs: (\w+) (\d+) -->", page.read_text("utf-8"))
+    if needed is None or int(version(needed[1]).partition(".")[0]) >= int(needed[2]):
+        return None
+    return f"{needed[1]} {version(needed[1])} is older than {needed[2]}: `make {needed[1].lower()}` runs this page"
 
 
 def _prose(page: Path) -> str:

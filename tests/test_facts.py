@@ -21,6 +21,7 @@ from rota.facts import (
     RowPolled,
     RowRaisedAfterSuccess,
     RowsClaimed,
+    RowsLeftOut,
     SingletonFailed,
     StandingBy,
     TakeoverHindered,
@@ -125,6 +126,7 @@ def test_what_becomes_of_polled_rows_is_told_where_someone_must_know(caplog: pyt
         facts.emit(RowHindered("fetch", [7], "canceling statement due to lock timeout"))
         facts.emit(RowRaisedAfterSuccess("fetch", [7], error))
         facts.emit(PollerHindered("fetch", "column feeds.x does not exist", 2.0))
+        facts.emit(RowsLeftOut("fetch", "select feeds.digest"))
     stop()
 
     said = [
@@ -166,6 +168,12 @@ def test_what_becomes_of_polled_rows_is_told_where_someone_must_know(caplog: pyt
             "ERROR",
             " cannot look for due rows: column feeds.x does not exist; the next look is in 2 s. To see what is wrong: "
             "rota pollers check fetch --app APP",
+            False,
+        ),
+        (
+            "ERROR",
+            " leaves out rows whose keys are too long to be claimed, and goes on with the others. Give the table a shorter unique key "
+            "for key=... To find them: select feeds.digest",
             False,
         ),
     ]

@@ -21,6 +21,7 @@ from rota.jobs.job import Job, NewJob
 from rota.jobs.package import Package
 from rota.jobs.queue import Jobs
 from rota.jobs.retention import STANDARD, Retention, declare_retention, read_retention
+from rota.jobs.tracing import Tracing
 from rota.jobs.worker import Worker, WorkerSettings
 from rota.leases.control import Control, Reactions
 from rota.leases.leaders import Leaders
@@ -31,7 +32,8 @@ from rota.leases.members import MemberView, list_members
 from rota.leases.membership import Membership, for_each
 from rota.leases.singletons import OnHeld, Singleton, Singletons
 from rota.leases.term import Term
-from rota.pollers.pollers import Pollers
+from rota.pollers.by_hand import ByHand
+from rota.pollers.pollers import Pollers, choose_pollers
 from rota.pollers.polling import Polling
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
@@ -111,6 +113,8 @@ class Rota:
         self.poller = self.pollers.poller
         #: by which whoever started this process finds its membership when it is dead
         self.mark: str | None = None
+        #: who traces what is enqueued and run, if anyone does: see rota.integrations.otel
+        self.tracing: Tracing | None = None
         self._inline = 0
         self._workings: list[Working] = []
         self._use(settings, pools)
@@ -128,8 +132,9 @@ class Rota:
         self.emit = Emit(self.database, self.codec, lambda: self._inline > 0)
         self.emit_sync = EmitSync(self.database, self.codec, lambda: self._inline > 0)
         self.leaders = Leaders(self.database)
-        self._intake = Intake(self.database, self.jobs, self.codec)
+        self._intake = Intake(self.database, self.jobs, self.codec, lambda: self.tracing)
         self._membership = Membership(self._control)
+        self._by_hand = ByHand(self.database, self._membership, lambda: self.pollers.definitions)
         # for those who hold one for a while, so that they do not hold up the others; and those who lock not those who lead
         size = settings.pool_size
         self._held = self.database.apart("hold", size=size, purpose="locks that are held or waited for")
@@ -177,6 +182,10 @@ class Rota:
         taken = package if isinstance(package, Package) else Package(package)
         taken.join(self.tasks)
         return taken
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What a body is called through: an app of a framework's sees to what the framework expects around it."""
+        return function
 
     async def enqueue(self, new: NewJob, *, on: Any = None) -> Job[Any]:
         """Add one job made by `task.bind(...)`. It is there when this returns; with `on`, when that connection's transaction
@@ -247,14 +256,18 @@ class Rota:
         concurrency: int | None = None,
         drain: bool = False,
         *,
+        pollers: Sequence[str] | None = None,
         grace: Duration = DEFAULT_GRACE,
     ) -> None:
         """Run a worker in this process until it is cancelled, stopped, or with `drain` finds nothing that is due.
 
-        What is due later then, a delayed job or one that waits for its next attempt, stays queued.
+        What is due later then, a delayed job or one that waits for its next attempt, stays queued. Raises RotaError when all
+        that is left are pollers whose look for due rows PostgreSQL refuses.
+        `pollers` names those of the app's that it polls for: all if that is None, and none if it is empty.
         `stop` lets running bodies finish for `grace`, then cancels them and hands them back; cancelling hands back at once.
         """
         settings = _worker_settings(queues, concurrency)
+        polled = choose_pollers(self.pollers, pollers)
         schedules = self.declared.definitions()
         self._check_retention()
         scheduler = Scheduler(
@@ -264,15 +277,15 @@ class Rota:
             hears=lambda: working.control is not None and working.control.hears,
             poll=self.settings.schedule_poll,
         )
-        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler)
-        polling = Polling(self.database, self.pollers.definitions, self.facts)
+        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler, self.tracing)
+        polling = Polling(self.database, polled, self.facts)
         led = (*self.singletons.values(), Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed))
         shown = {
             "queues": queues if queues is None else list(queues),
             "concurrency": settings.concurrency,
             "tasks": {name: self.tasks[name].version for name in sorted(self.tasks)},
             "schedules": {schedule.name: str(schedule.digest()) for schedule in schedules},
-            "pollers": sorted(self.pollers),
+            "pollers": sorted(definition.name for definition in polled),
             **({"mark": self.mark} if self.mark else {}),
         }
         working = Working(
@@ -310,6 +323,7 @@ class Rota:
         concurrency: int | None = None,
         drain: bool = False,
         *,
+        pollers: Sequence[str] | None = None,
         grace: Duration = DEFAULT_GRACE,
     ) -> None:
         """The same for scripts: runs its own event loop, and closes what it opened.
@@ -321,7 +335,7 @@ class Rota:
         async def run() -> None:
             try:
                 async with self:
-                    await self.work(queues, concurrency, drain, grace=grace)
+                    await self.work(queues, concurrency, drain, pollers=pollers, grace=grace)
             finally:
                 await leave_stuck()
 
@@ -383,6 +397,11 @@ class Rota:
 
         return health_router(self, drain_token)
 
+    @property
+    def terms(self) -> list[Term]:
+        """The terms of leadership that this process has."""
+        return self._leads.terms()
+
     async def check(self) -> None:
         """Refuse a database that this release or this process must not work on."""
         applied = await self.database.run(applied_migrations())
@@ -419,13 +438,20 @@ class Rota:
     def members_sync(self, *, ended: bool = False) -> list[MemberView]:
         return self.database.run_sync(list_members(ended=ended))
 
+    def pool_statistics(self) -> dict[str, dict[str, int]]:
+        """What psycopg's pools tell of themselves, by what they are for: the app, locks that are held, fenced transactions."""
+        pools = {"app": self.database, "hold": self._held, "fence": self._leads.database}
+        return {name: told for name, pool in pools.items() if (told := pool.statistics())}
+
     async def close(self) -> None:
         """Close what this event loop and sync callers opened. Using the app again opens it again."""
+        await self._by_hand.close()
         await self._leads.database.close()
         await self._held.close()
         await self.database.close()
 
     def close_sync(self) -> None:
+        self._by_hand.close_sync()
         self._leads.database.close_sync()
         self._held.close_sync()
         self.database.close_sync()

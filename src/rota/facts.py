@@ -56,6 +56,7 @@ __all__ = [
     "RowPolled",
     "RowRaisedAfterSuccess",
     "RowsClaimed",
+    "RowsLeftOut",
     "ScheduleBroken",
     "ScheduleFired",
     "ScheduleMissed",
@@ -400,13 +401,14 @@ class JobsLocked(Fact):
 
 @dataclass(frozen=True, slots=True)
 class JobSucceeded(Fact):
-    """An attempt succeeded, and that is on record."""
+    """An attempt succeeded, and that is on record. `waited` is for how many seconds its job had been due when it was taken."""
 
     job: int
     task: str
     queue: str
     attempt: int
     seconds: float
+    waited: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,6 +422,7 @@ class JobFailed(Fact):
     seconds: float
     error: BaseException | None
     retry_in: float | None
+    waited: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,6 +449,7 @@ class JobSnoozed(Fact):
     attempt: int
     seconds: float
     pause: float
+    waited: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,6 +462,7 @@ class JobCancelled(Fact):
     attempt: int
     seconds: float
     reason: str | None
+    waited: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -588,6 +593,15 @@ class PollerHindered(Fact):
     poller: str
     error: str
     retry_in: float
+
+
+@dataclass(frozen=True, slots=True)
+class RowsLeftOut(Fact):
+    """There are rows whose keys are too long to be claimed. They are left out for as long as this process runs. `find` is SQL
+    that shows their keys, and maybe a few more that would do."""
+
+    poller: str
+    find: str
 
 
 Subscriber = Callable[[Any], None]

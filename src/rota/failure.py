@@ -24,6 +24,8 @@ _OUR_FILES = (
     str(_HERE / "jobs" / "execute.py"),
     str(_HERE / "jobs" / "child.py"),
     str(_HERE / "pollers" / "execute.py"),
+    str(_HERE / "integrations" / "django" / "bodies.py"),
+    str(_HERE / "integrations" / "django" / "attempt.py"),
     concurrent.futures.thread.__file__,
     asyncio.timeouts.__file__,
 )

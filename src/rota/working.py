@@ -23,6 +23,7 @@ from rota.leases.control import Control
 from rota.leases.singletons import Singletons
 from rota.pollers.polling import Polling
 from rota.service.stages import Stages
+from rota.service.watchdog import watched
 
 __all__ = ["Working"]
 
@@ -63,17 +64,23 @@ class Working:
             return "stopping"
         return "running" if self._worker.started else "starting"
 
+    @property
+    def finished(self) -> int:
+        """How many jobs it has run to their end."""
+        return self._worker.finished
+
     async def run(self, *, drain: bool, grace: Duration) -> None:
         """Work until stopped or cancelled, or with `drain` until there is nothing left.
 
         It waits for a database that is away when it starts, but not with `drain`: whoever calls that expects an end.
         """
         stages = Stages(self._facts)
-        try:
-            control = await self._started(stages, patient=not drain)
-            await self._worker.run(control, (self._singletons, self._polling), drain=drain, grace=grace)
-        finally:
-            await stages.stop()
+        with watched(self._facts):
+            try:
+                control = await self._started(stages, patient=not drain)
+                await self._worker.run(control, (self._singletons, self._polling), drain=drain, grace=grace)
+            finally:
+                await stages.stop()
 
     def stop(self) -> bool:
         """Ask it to stop; asked again, it stops waiting for bodies. False while it starts: then it is to be cancelled."""

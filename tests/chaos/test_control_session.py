@@ -105,8 +105,8 @@ async def test_a_member_that_is_cut_off_starts_nothing_new_and_goes_on_when_the_
         proxy.blackhole()
         await lost
         second = await rota_app.tasks["double"].enqueue(2)
-        worker = next(iter(cut_off._workers))
-        await until(lambda: not worker.control.may_act, timeout=15, what="it knows that it is cut off")
+        control = cut_off.workings[0].control
+        await until(lambda: not control.may_act, timeout=15, what="it knows that it is cut off")
         assert (await second.refresh()).state == "queued"
 
         proxy.heal()

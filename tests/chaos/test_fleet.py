@@ -8,6 +8,7 @@ import ctypes
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -258,16 +259,35 @@ def _taken(process: int, number: int) -> int | None:
     return fd if fd >= 0 else None
 
 
+def opened(pid: int) -> set[str]:
+    """What its descriptors lead to; those that it closes meanwhile are left out."""
+    found = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(fd))
+    return found
+
+
 def test_no_line_is_inherited_by_a_sibling(fleets: Any) -> None:
     fleet = fleets(2)
-    first, second = (
-        {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir() if str(fd.readlink()).startswith(LINES)}
-        for pid in children(fleet)
-    )
+    first, second = ({each for each in opened(pid) if each.startswith(LINES)} for pid in children(fleet))
 
     assert first
     assert second
     assert not first & second
+
+
+async def test_a_socket_is_handed_down_where_it_is_asked_for_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import time\ntime.sleep(3600)\n")
+    with socket.create_server(("127.0.0.1", 0)) as given, socket.create_server(("127.0.0.1", 0)) as kept:
+        command = ["worker", str(tmp_path / "app.py")]
+        child = await SupervisedWorker.launch(command, grace=1, pass_fds=[given.fileno()])
+        has = opened(child.pid)
+        ours = [os.readlink(f"/proc/self/fd/{each.fileno()}") for each in (given, kept)]
+        child.kill()
+        await child.wait()
+
+    assert [each in has for each in ours] == [True, False]
 
 
 def test_a_start_that_was_orphaned_before_it_knew_what_to_do_ends(tmp_path: Path) -> None:

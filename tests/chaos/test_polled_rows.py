@@ -21,7 +21,9 @@ Db = psycopg.Connection[Any]
 
 TABLE = """
     create table sources (id bigint primary key, note text not null default 'as it was', last_at timestamptz);
-    create table visits (source bigint, pid integer, began timestamptz default clock_timestamp(), ended timestamptz);
+    create table visits (
+        source bigint, pid integer, attempt integer, began timestamptz default clock_timestamp(), ended timestamptz
+    );
 """
 # Each visit is on record from its beginning to its end, beside whatever the poller itself writes.
 APP = """
@@ -36,7 +38,8 @@ app = Rota({lease})
 def visit(source: dict) -> None:
     with psycopg.connect(app.database.dsn.conninfo, autocommit=True) as db:
         visited = db.execute(
-            "insert into visits (source, pid) values (%s, %s) returning ctid", [source["id"], os.getpid()]
+            "insert into visits (source, pid, attempt) values (%s, %s, %s) returning ctid",
+            [source["id"], os.getpid(), current_poll().attempt],
         ).fetchone()
         {body}
         db.execute("update visits set ended = clock_timestamp() where ctid = %s", visited)
@@ -225,3 +228,38 @@ def test_rows_keep_their_pace_while_processes_come_and_go(
     assert min(gap for (gap,) in gaps).total_seconds() >= 1
     assert len(gaps) > 100
     assert db.execute(OVERLAPS, {"dead": killed}).fetchall() == []
+
+
+POLLING = "select from visits where pid = %s and ended is null"
+SINCE = "select count(distinct source) from visits where began > %s"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("grace", ["25", "0"])
+def test_workers_restarted_one_by_one_while_rows_are_due_lose_none_and_charge_no_attempt(
+    rota_app: TestRota, rota_worker: StartWorker, db: Db, tmp_path: Path, grace: str
+) -> None:
+    """What runs ends within the grace, or is handed back and then polled by its first attempt as well."""
+    file = written(tmp_path, interval="1s", body="time.sleep(0.3)")
+
+    def start() -> WorkerProcess:
+        return rota_worker(file, args=["--grace", grace])
+
+    workers = [start() for _ in range(2)]
+    fill(db, 60)
+    for old in [*workers]:
+        until_sync(lambda pid=old.pid: db.execute(POLLING, [pid]).fetchall(), what="it polls")  # type: ignore[misc]
+        old.terminate()
+        assert old.wait() == 0
+        workers.append(start())
+    restarted = db.execute("select clock_timestamp()").fetchone()
+    until_sync(lambda: db.execute(SINCE, restarted).fetchone() == (60,), timeout=30, what="each row is polled again")
+    for new in workers[2:]:
+        new.terminate()
+        assert new.wait() == 0
+
+    cut_off = {source for (source,) in db.execute("select source from visits where ended is null")}
+    assert bool(cut_off) is (grace == "0")
+    assert db.execute("select distinct attempt from visits").fetchall() == [(1,)]
+    assert db.execute("select count(*) from rota.poll_claims").fetchone() == (0,)
+    assert not any("lost" in worker.output() for worker in workers)

@@ -141,6 +141,44 @@ def test_a_copy_is_refused_until_it_is_adopted(rota: Run, rota_database: str, tm
     assert rota(*work).code == 0
 
 
+HINDERED = """
+from rota import Rota
+
+app = Rota()
+looks = {"table": "feeds", "last": "fetched_at", "interval": "5m"}
+
+@app.poller(**looks, name="hindered", where="1 / (id - 1) > 0")
+def hindered(feed: dict) -> None: ...
+
+@app.poller(**looks, name="healthy")
+def healthy(feed: dict) -> None: ...
+
+@app.task(name="job")
+def job() -> None: ...
+"""
+
+
+def test_a_drain_with_a_poller_that_cannot_look_does_all_else_says_so_and_ends_with_1(
+    rota: Run, rota_app: TestRota, rota_database: str, tmp_path: Path
+) -> None:
+    (tmp_path / "some_app.py").write_text(HINDERED)
+    rota_app.task(name="job")(lambda: None).enqueue_sync()
+    work = ("worker", str(tmp_path / "some_app.py"), "--drain", "--dsn", rota_database)
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        db.execute("create table feeds (id int primary key, fetched_at timestamptz)")
+        db.execute("insert into feeds values (1), (2)")
+
+        ended = rota(*work)
+
+        assert ended.code == 1
+        assert "Poller 'hindered' cannot look for rows of public.feeds: PostgreSQL says 'division by zero'" in ended.err
+        assert "Mend that" in ended.err
+        assert db.execute("select id from feeds where fetched_at is not null").fetchall() == [(1,), (2,)]
+        assert db.execute("select count(*) from rota.jobs").fetchone() == (0,)
+        db.execute("delete from feeds where id = 1")
+        assert rota(*work).code == 0
+
+
 def test_every_command_has_help(rota: Run) -> None:
     commands = ["demo", "dev", "worker", "migrate", "jobs", "dead", "members", "postgres", "bench", "adopt"]
 

@@ -104,9 +104,9 @@ def test_the_list_needs_no_app_and_shows_what_pollers_hold(poll: Run, db: Db, de
     shown = poll("list")
 
     header, first, second = shown.out.splitlines()
-    assert header.split() == ["name", "table", "state", "held", "waiting", "parked"]
-    assert first.split() == ["fetch", "feeds", "active", "1", "1", "1"]
-    assert second.split() == ["pairs", "pairs", "active", "0", "0", "0"]
+    assert header.split() == ["name", "table", "state", "workers", "held", "waiting", "parked"]
+    assert first.split() == ["fetch", "feeds", "active", "none", "1", "1", "1"]
+    assert second.split() == ["pairs", "pairs", "active", "none", "0", "0", "0"]
 
 
 def test_with_an_app_the_list_counts_what_is_due(poll: Run, db: Db, app_file: str, declared: Rota) -> None:
@@ -117,7 +117,7 @@ def test_with_an_app_the_list_counts_what_is_due(poll: Run, db: Db, app_file: st
     found = json.loads(poll("list", "--app", app_file, "--json").out)
 
     assert lines[0].split()[-2:] == ["due", "oldest"]
-    assert lines[1].split()[5:7] == ["0", "3"]
+    assert lines[1].split()[6:8] == ["0", "3"]
     assert [view["backlog"]["rows"] for view in found] == [3, 0]
     assert found[0]["backlog"]["oldest_due_at"] == "2020-01-31T09:00:00+00:00"
     assert found[0]["definition"]["key"] == ["id"]
@@ -284,7 +284,7 @@ def test_pollers_are_paused_and_resumed(poll: Run, db: Db, app_file: str, declar
     assert audit(db) == [("ana", "poller.pause")] * 2 + [("ana", "poller.resume")] * 2
 
 
-@pytest.mark.parametrize("verb", [["pause"], ["resume"], ["release", "--all"], ["parked"]])
+@pytest.mark.parametrize("verb", [["pause"], ["resume"], ["release", "--all"], ["parked"], ["forget"]])
 def test_a_poller_that_nobody_has_declared_is_told_of(poll: Run, db: Db, verb: list[str]) -> None:
     done = poll(verb[0], "nope", *verb[1:])
 
@@ -338,3 +338,93 @@ def test_all_that_is_parked_is_released_and_what_is_polled_only_when_asked_for(
     assert "--held" in left.err
     assert taken.err == "released: 1 row(s) of poller fetch\n"
     assert claims(db) == []
+
+
+def test_a_poller_without_a_worker_is_forgotten_with_what_is_remembered_of_its_rows(
+    poll: Run, db: Db, declared: Rota
+) -> None:
+    feeds(db, "a", "b", "c")
+    claim(db, "fetch", [1])
+    claim(db, "fetch", [2], parked=False)
+    claim(db, "fetch", [3], member=uuid4(), parked=False)  # of one that is long gone
+    claim(db, "pairs", ["a", "2030-01-31"])
+    db.execute(
+        "insert into rota.poll_intervals values ('fetch', '[1]', '1 hour', now()), ('pairs', '[1]', '1 hour', now())"
+    )
+
+    tried = poll("forget", "fetch", "--dry-run")
+    before = len(claims(db))
+    done = poll("forget", "fetch", "--by", "ana")
+    again = poll("forget", "fetch")
+
+    counts = "poller fetch, with 2 row(s) that waited, 1 parked, 1 pace(s)\n"
+    assert (tried.err, done.err) == (f"would forget: {counts}", f"forgotten: {counts}")
+    assert (before, again.code, audit(db)) == (4, 1, [("ana", "poller.forget")])
+    assert claims(db) == [(["a", "2030-01-31"],)]
+    assert db.execute("select poller from rota.poll_intervals").fetchall() == [("pairs",)]
+    assert db.execute("select count(*) from feeds").fetchone() == (3,)
+    assert [line.split()[0] for line in poll("list").out.splitlines()] == ["name", "pairs"]
+
+
+def test_a_poller_that_a_live_process_polls_for_is_not_forgotten(poll: Run, db: Db, declared: Rota) -> None:
+    worker = join(db)
+    db.execute("update rota.members set work = %s where id = %s", ['{"pollers": ["fetch", "other"]}', worker])
+    by_hand = join(db)
+    claim(db, "pairs", ["a", "2030-01-31"], member=by_hand, parked=False)
+    names = dict(db.execute("select id, name from rota.members").fetchall())
+
+    shown = [line.split()[3] for line in poll("list").out.splitlines()]
+    refused = poll("forget", "fetch")
+    held = poll("forget", "pairs")
+
+    assert shown == ["workers", "1", "none"]
+    assert (refused.code, held.code) == (1, 1)
+    assert f"Poller 'fetch' cannot be forgotten: {names[worker]} of `rota members` poll for it." in refused.err
+    assert f"Poller 'pairs' cannot be forgotten: {names[by_hand]} of" in held.err
+    assert (len(claims(db)), audit(db)) == (1, [])
+
+    db.execute("update rota.members set ended_at = now(), end_reason = 'left'")
+    assert poll("forget", "fetch", "pairs").code == 0
+    assert claims(db) == []
+
+
+async def test_pollers_are_forgotten_from_code_as_well(rota_app: TestRota, db: Db, declared: Rota) -> None:
+    claim(db, "fetch", [1])
+
+    would = await rota_app.pollers.forget("fetch", dry_run=True)
+    done = await rota_app.pollers.forget("fetch")
+
+    assert would == done
+    assert (done.name, done.waiting, done.parked, done.paces) == ("fetch", 0, 1, 0)
+    assert [view.name for view in await rota_app.pollers.list()] == ["pairs"]
+
+
+@pytest.mark.parametrize(
+    ("named", "polled"), [("pairs", ["pairs"]), (" fetch , pairs", ["feeds", "pairs"]), ("none", [])]
+)
+def test_a_worker_polls_for_what_it_is_told_to(
+    rota: Run, dsn: str, db: Db, app_file: str, named: str, polled: list[str]
+) -> None:
+    feeds(db, "a")
+    db.execute("insert into pairs values ('a', '2030-01-31')")
+
+    assert rota("worker", app_file, "--drain", "--pollers", named, "--dsn", dsn).code == 0
+
+    stamped = "select 'feeds' from feeds where polled_at is not null union select 'pairs' from pairs where polled_at is not null"
+    assert sorted(table for (table,) in db.execute(stamped)) == polled
+
+
+def test_a_worker_refuses_a_poller_that_its_app_does_not_have(rota: Run, dsn: str, db: Db, app_file: str) -> None:
+    refused = rota("worker", app_file, "--pollers", "fetch,feeds", "--dsn", dsn)
+
+    assert refused.code == 2
+    assert "This app has no poller 'feeds'; it has fetch, pairs." in refused.err
+
+
+def test_a_schema_whose_name_holds_a_dot_is_no_riddle(rota_app: TestRota, poll: Run, db: Db) -> None:
+    db.execute('create schema "my.schema"; create table "my.schema".t (id uuid primary key, polled_at timestamptz)')
+    rota_app.poller(table=("my.schema", "t"), last="polled_at", interval="1h", name="dotted")(print).run_once_sync()
+    claim(db, "dotted", ["6ba7b810-9dad-41d1-80b4-00c04fd430c8"])
+
+    assert poll("list").out.splitlines()[1].split()[:2] == ["dotted", "my.schema.t"]
+    assert "released: 1 row(s)" in poll("release", "dotted", "6BA7B8109DAD41D180B400C04FD430C8").err

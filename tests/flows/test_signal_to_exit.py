@@ -256,8 +256,8 @@ async def test_a_body_that_ignores_its_cancellation_is_not_waited_for_and_its_ou
     ("name", "arguments", "left"),
     [
         ("stubborn", [], "1 coroutine(s) refuse to be cancelled"),
-        ("nap_in_a_thread", [3600], "1 thread(s) are still in a body"),
-        ("nap_beside", [3600], "1 thread(s) are still in a body"),
+        ("nap_in_a_thread", [3600], "1 thread(s) are still in the body of a task"),
+        ("nap_beside", [3600], "1 thread(s) are still in the body of a task"),
     ],
 )
 async def test_a_body_that_cannot_be_ended_does_not_keep_the_process_and_is_told_of(

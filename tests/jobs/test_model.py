@@ -277,7 +277,7 @@ class Model:
         taken = [] if member in self.ended else may[:limit]
         for row in taken:
             row.state, row.token, row.member, row.attempt = "running", token, member, row.attempt + 1
-        return [row.claimed for row in taken]
+        return [row.claimed._replace(waited=(self.now - row.due_at).total_seconds()) for row in taken]
 
     def give_back(self, member: UUID, token: int) -> int:
         given_back = [row for row in self.running(member) if row.token == token]

@@ -21,6 +21,7 @@ import pytest
 from tests.jobs.statements import CHANNEL, LIVE, Db, ask, join, put, unique
 
 from rota.failure import Failure
+from rota.integrations.database_reading import _PLANNING as _READING
 from rota.jobs.cancel import cancel_jobs, discard_jobs, end_cancelled, find_unwanted
 from rota.jobs.claim import (
     ClaimedJob,
@@ -32,6 +33,7 @@ from rota.jobs.claim import (
     give_back_claim,
     held_tokens,
 )
+from rota.jobs.depth import count_open_letters, count_running, queue_depths
 from rota.jobs.enqueue import enqueue_many
 from rota.jobs.job import NewJob, Owner
 from rota.jobs.outcome import Retried, Succeeded
@@ -68,6 +70,7 @@ EXPLAIN = {
     "auto_explain.log_level": "notice",
 }
 NOBODY = cast(Owner, None)
+READING = dict(_READING)
 FAILURE = Failure("ValueError", "no", "trace")
 
 
@@ -264,6 +267,33 @@ def test_finding_the_lanes_costs_the_same_however_much_waits_in_them(worker: Ses
     assert read.ways == {"jobs_claimable", "jobs_suspect"}
     assert read.rows <= 3 * LANES  # of each its first job, and the first that is not due
     assert read.pages <= 50 * LANES
+
+
+@pytest.mark.parametrize("settings", [READING, {}], ids=["as metrics ask", "behind a pooler"])
+def test_how_much_waits_is_counted_to_a_bound_in_each_lane(
+    large: str, statistics: str, settings: dict[str, str]
+) -> None:
+    session = Session(large, settings)
+    read = session.reading(queue_depths(most=BATCH))
+    session.db.close()
+
+    assert {queue: (depth.ready, depth.scheduled) for queue, depth in read.told.items()} == {
+        queue: (BATCH * len(PRIORITIES), BATCH * len(PRIORITIES)) for queue in QUEUES
+    }
+    assert read.ways == {"jobs_claimable"}
+    assert read.rows <= (2 * BATCH + 1) * LANES
+    assert read.pages <= 3 * BATCH * LANES
+
+
+def test_how_much_runs_is_counted_to_a_bound(large: str, statistics: str) -> None:
+    session = Session(large, READING)
+    running, letters = session.reading(count_running(most=BATCH)), session.reading(count_open_letters(most=BATCH))
+    session.db.close()
+
+    assert sum(running.told.values()) == BATCH
+    assert running.ways <= {"jobs_held"}
+    assert running.rows <= BATCH
+    assert letters.told == 0
 
 
 def test_a_claim_walks_one_index_and_reads_what_it_takes(worker: Session) -> None:

@@ -80,8 +80,8 @@ def test_work_sync_leaves_a_coroutine_behind_that_ignores_its_cancellation(
 
 
 def worker_of(app: TestRota) -> Worker:
-    (worker,) = app._workers
-    return worker
+    (working,) = app.workings
+    return working._worker
 
 
 def lose(db: Db, task: str) -> int:

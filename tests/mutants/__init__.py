@@ -5,9 +5,13 @@ from __future__ import annotations
 from tests.mutants import (
     changes,
     concurrency,
+    doctor,
     due_rows,
+    facts_told,
+    health,
     kernel,
     leadership,
+    lifecycle,
     people,
     poller_checks,
     polls,
@@ -39,4 +43,8 @@ MUTANTS = [
     *poller_checks.MUTANTS,
     *due_rows.MUTANTS,
     *polls.MUTANTS,
+    *lifecycle.MUTANTS,
+    *doctor.MUTANTS,
+    *health.MUTANTS,
+    *facts_told.MUTANTS,
 ]

@@ -108,9 +108,10 @@ MUTANTS = [
     ),
     Mutant(
         "leaving before the work is handed back",
-        "app.py",
-        "await worker.run(place.control, (singletons, polling), drain=drain, grace=grace)",
-        "await asyncio.gather(worker.run(place.control, (singletons, polling), drain=drain, grace=grace), place.leave())",
+        "working.py",
+        "await self._worker.run(control, (self._singletons, self._polling), drain=drain, grace=grace)",
+        "await asyncio.gather("
+        "self._worker.run(control, (self._singletons, self._polling), drain=drain, grace=grace), stages.stop())",
         "tests/flows/test_signal_to_exit.py",
     ),
     Mutant(

@@ -11,6 +11,8 @@ SOURCE = "tests/pollers/test_poll_source.py"
 SEEDS = "tests/pollers/test_seed_tests.py"
 CONSUME = "tests/service/test_consume.py"
 ROUNDS = "tests/pollers/test_rounds.py"
+BY_HAND = "tests/pollers/test_kept_by_hand.py"
+HANDLERS = "tests/pollers/test_handlers.py"
 
 MUTANTS = [
     Mutant(
@@ -167,14 +169,14 @@ MUTANTS = [
     ),
     Mutant(
         "a stamp whose answer was lost",
-        "pollers/source.py",
+        "pollers/settler.py",
         'fate == "lost" and id(outcome) in asked_before and self._still_us(outcome)',
         "False",
         SETTLING,
     ),
     Mutant(
         "an outcome told twice",
-        "pollers/source.py",
+        "pollers/settler.py",
         "fresh = [outcome for outcome in outcomes if id(outcome) not in self._told]",
         "fresh = list(outcomes)",
         SETTLING,
@@ -213,8 +215,8 @@ MUTANTS = [
     ),
     Mutant(
         "a round that is ended with its rows",
-        "pollers/poller.py",
-        "            loop.add_signal_handler(signal.SIGTERM, end)",
+        "pollers/aside.py",
+        "            signal.signal(signal.SIGTERM, end)",
         "            pass",
         ROUNDS,
     ),
@@ -224,5 +226,118 @@ MUTANTS = [
         "limit + int(rate * self._look_seconds) if self._look_seconds > _SLOW_SECONDS else limit",
         "limit",
         ROUNDS,
+    ),
+    Mutant(
+        "a row given back while its thread runs",
+        "pollers/execute.py",
+        "if self._occupied is not None or future.cancel():",
+        "if True:",
+        HANDLERS,
+    ),
+    Mutant(
+        "rows kept though nobody has begun them",
+        "pollers/poller.py",
+        "unbegun = self._source.hand_back(self._waiting)",
+        "unbegun = self._source.hand_back([])",
+        HANDLERS,
+    ),
+    Mutant(
+        "a cancelled round that waits for a thread beyond its timeout",
+        "pollers/execute.py",
+        "return await self._within(until, ended)",
+        "return await ended",
+        HANDLERS,
+    ),
+    Mutant(
+        "a drain that hides what hinders a poller",
+        "jobs/worker.py",
+        "        if hindered:\n",
+        "        if False:\n",
+        "tests/cli/test_commands.py",
+    ),
+    Mutant(
+        "a stamp that waits for a lock for as long as it takes",
+        "pollers/sessions.py",
+        "settings=_SETTLING, everywhere=_STAMPING_LIMITS",
+        "settings=_SETTLING",
+        "tests/pollers/test_hindered_stamps.py",
+    ),
+    Mutant(
+        "a worker that waits for a poller's thread",
+        "runtime/process.py",
+        '("rota-task", "rota-poll")',
+        '"rota-task"',
+        POLLING,
+    ),
+    Mutant(
+        "a plan kept for a table that has changed",
+        "pollers/by_hand.py",
+        "if digest == mark.digest and plan.definition is definition:",
+        "if plan.definition is definition:",
+        BY_HAND,
+    ),
+    Mutant(
+        "connections closed under a round",
+        "pollers/by_hand.py",
+        "            while self._users:\n",
+        "            while False:\n",
+        BY_HAND,
+    ),
+    Mutant(
+        "a script that leaves its membership to the others",
+        "pollers/by_hand.py",
+        "weakref.finalize(self, self._aside.end)",
+        'weakref.finalize(self, print, end="")',
+        BY_HAND,
+    ),
+    Mutant(
+        "connections kept for a poll a day",
+        "pollers/by_hand.py",
+        "                self.over = self._users == 0",
+        "                pass",
+        BY_HAND,
+    ),
+    Mutant(
+        "a worker that is shown after its end",
+        "leases/membership.py",
+        "member.worker = member.work = None",
+        "pass",
+        BY_HAND,
+    ),
+    Mutant("a cancellation that costs an attempt", "pollers/poller.py", "self._is_cancelled() or ", "", BY_HAND),
+    Mutant(
+        "a poller forgotten while it polls",
+        "pollers/operate.py",
+        "    if polling:\n",
+        "    if False:\n",
+        "tests/cli/test_poller_commands.py",
+    ),
+    Mutant(
+        "a long key that stops all others",
+        "pollers/source.py",
+        "if self._leave_out_long_keys(error):",
+        "if False:",
+        "tests/pollers/test_long_keys.py",
+    ),
+    Mutant(
+        "pollers that nobody chose",
+        "app.py",
+        "choose_pollers(self.pollers, pollers)",
+        "self.pollers.definitions",
+        POLLING,
+    ),
+    Mutant(
+        "a schema with a dot taken for two names",
+        "pollers/definition.py",
+        '[schema, table] if "." in schema else ',
+        "",
+        "tests/pollers/test_typed_keys.py",
+    ),
+    Mutant(
+        "forgetting that never catches up",
+        "pollers/polling.py",
+        "_TIDY_MORE_SECONDS if more else",
+        "_TIDY_MORE_SECONDS if False else",
+        POLLING,
     ),
 ]

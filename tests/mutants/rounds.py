@@ -62,8 +62,8 @@ MUTANTS = [
     Mutant(
         "a round without an end",
         "schedules/scheduler.py",
-        "find_due(_BATCH, last, until)",
-        "find_due(_BATCH, last, self._until)",
+        "self._plans(session, until)",
+        "self._plans(session, self._until)",
         HINDRANCES,
     ),
     Mutant(

@@ -13,7 +13,7 @@ from rota import Adaptive, Changed
 from rota.errors import ConfigurationError
 from rota.pollers.plan import plan_of
 from rota.pollers.running import current_poll
-from rota.pollers.settle import tidy
+from rota.pollers.tidy import tidy
 from rota.testing import TestRota
 
 pytestmark = pytest.mark.long

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from tests.pollers.feeds import EVERY_FIVE_MINUTES, Db, add_feeds, claims, make_feeds, stamped
+from tests.pollers.feeds import EVERY_FIVE_MINUTES, Db, add_feeds, claims, make_feeds, stamped, taken
 
 from rota import PollStats, Retry, RotaError, current_poll
 from rota.facts import RowFailed, RowPolled
@@ -192,6 +192,76 @@ async def test_a_thread_that_outstays_its_timeout_keeps_nobody_waiting(rota_app:
 
     assert (stats.claimed, stats.completed) == (3, 2)
     assert "timeout of 0.2 s" in stats.errors[0]
+
+
+async def test_a_round_that_is_cancelled_keeps_a_row_until_the_thread_that_polls_it_has_ended(
+    rota_app: TestRota, db: Db
+) -> None:
+    add_feeds(db, 2, 5)
+    running, go = threading.Event(), threading.Event()
+    stopping: list[bool] = []
+
+    @rota_app.poller(**EVERY_FIVE_MINUTES, concurrency=1)
+    def fetch(feed: Feed) -> None:
+        running.set()
+        go.wait(30)
+        stopping.append(current_poll().stopping)
+
+    polling = asyncio.create_task(fetch.run_once())
+    await asyncio.to_thread(running.wait, 10)
+    polling.cancel()
+    await until(lambda: taken(db) == [1], what="what was not begun is given back, and what runs is kept")
+    assert not polling.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await polling
+
+    assert (stamped(db), claims(db), stopping) == ([1], {}, [True])
+
+
+async def test_a_round_that_is_cancelled_twice_does_not_wait_for_its_threads(rota_app: TestRota, db: Db) -> None:
+    add_feeds(db, 2, 2)
+    running, go = threading.Event(), threading.Event()
+
+    @rota_app.poller(**EVERY_FIVE_MINUTES, concurrency=1)
+    def fetch(feed: Feed) -> None:
+        running.set()
+        go.wait(30)
+
+    polling = asyncio.create_task(fetch.run_once())
+    await asyncio.to_thread(running.wait, 10)
+    try:
+        polling.cancel()
+        await until(lambda: taken(db) == [1], what="it is cancelled")
+        polling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(polling, 10)
+    finally:
+        go.set()
+
+    assert (stamped(db), claims(db)) == ([], {})
+
+
+async def test_a_thread_that_outstays_its_timeout_is_not_waited_for_though_its_round_is_cancelled(
+    rota_app: TestRota, db: Db
+) -> None:
+    running, go = threading.Event(), threading.Event()
+
+    @rota_app.poller(**EVERY_FIVE_MINUTES, timeout=0.5, retry=Retry(attempts=2, base=3600))
+    def fetch(feed: Feed) -> None:
+        running.set()
+        go.wait(30)
+
+    polling = asyncio.create_task(fetch.run_once())
+    await asyncio.to_thread(running.wait, 10)
+    try:
+        polling.cancel()
+        await asyncio.wait([polling], timeout=10)
+    finally:
+        go.set()
+
+    assert polling.cancelled()
+    assert "timeout of 0.5 s" in claims(db)[1]["error_message"]
 
 
 async def test_in_a_worker_a_thread_that_outstays_its_timeout_keeps_its_place(rota_app: TestRota, db: Db) -> None:

@@ -22,7 +22,7 @@ from rota.facts import (
     RowPolled,
 )
 from rota.pollers import sessions
-from rota.pollers.source import PollSource
+from rota.pollers.settler import Settler
 from rota.testing import TestRota, fact, until
 
 Told = list[Any]
@@ -82,7 +82,7 @@ async def test_a_row_whose_trigger_rolls_back_is_told_then_failed_and_holds_up_n
     await until(lambda: stamped(db) == OTHERS, what="the others are stamped")
     await until(lambda: told_as(told, RowHindered), what="it is told")
     assert taken(db) == [7]
-    monkeypatch.setattr("rota.pollers.source._HINDERED_SECONDS", 0.5)
+    monkeypatch.setattr("rota.pollers.settler._HINDERED_SECONDS", 0.5)
     await until(lambda: told_as(told, RowFailed), what="it has failed")
     await stop(rota_app, working)
 
@@ -94,7 +94,6 @@ async def test_a_row_whose_trigger_rolls_back_is_told_then_failed_and_holds_up_n
     assert told_as(told, DatabaseLost) == []
 
 
-@pytest.mark.direct("a pooler has limits of its own")
 async def test_a_row_whose_trigger_waits_for_a_lock_is_stamped_when_that_is_gone_and_holds_up_no_other(
     rota_app: TestRota, direct_database: str, db: Db, told: Told
 ) -> None:
@@ -117,27 +116,26 @@ async def test_a_row_whose_trigger_waits_for_a_lock_is_stamped_when_that_is_gone
     assert told_as(told, DatabaseLost) == []
 
 
-def hasty(monkeypatch: pytest.MonkeyPatch, **pools: str) -> None:
+def hasty(monkeypatch: pytest.MonkeyPatch, *pools: str, limit: str) -> None:
     """Have statements of these pools given up after so long."""
-    for name, limit in pools.items():
+    for name in pools:
         monkeypatch.setattr(sessions, name, getattr(sessions, name) | {"statement_timeout": limit})
 
 
-@pytest.mark.direct("a pooler has limits of its own")
 async def test_stamps_that_take_too_long_together_are_written_in_smaller_pieces_which_is_remembered(
     rota_app: TestRota, db: Db, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hasty(monkeypatch, _STAMPING="1500ms")
+    hasty(monkeypatch, "_STAMPING_LIMITS", limit="1500ms")
     trigger(db, "perform pg_sleep(0.1)", when="true")
     fetch_all(rota_app)
     sizes: list[int] = []
-    stamp = PollSource._stamp
+    stamp = Settler._stamp
 
-    async def counted(self: PollSource, polled: Any) -> Any:
+    async def counted(self: Settler, polled: Any) -> Any:
         sizes.append(len(polled))
         return await stamp(self, polled)
 
-    monkeypatch.setattr(PollSource, "_stamp", counted)
+    monkeypatch.setattr(Settler, "_stamp", counted)
     working = asyncio.create_task(rota_app.work())
     await until(lambda: stamped(db) == ALL, what="all are stamped")
     first_round = list(sizes)
@@ -193,7 +191,7 @@ async def test_a_look_that_takes_too_long_is_told_as_one_and_not_as_a_lost_datab
 ) -> None:
     db.execute("create function slow() returns bool language plpgsql as 'begin perform pg_sleep(5); return true; end'")
     fetch_all(rota_app, where="slow()")
-    hasty(monkeypatch, _LOOKING="300ms", _SETTLING="300ms")
+    hasty(monkeypatch, "_LOOKING", "_SETTLING", limit="300ms")
     hindered = fact(rota_app.facts, PollerHindered)
 
     working = asyncio.create_task(rota_app.work())
@@ -218,7 +216,6 @@ async def test_a_trigger_that_calls_what_is_missing_is_told_in_the_words_of_post
     assert stamped(db) == OTHERS
 
 
-@pytest.mark.direct("a pooler has limits of its own")
 async def test_a_failure_that_someone_locks_out_holds_up_no_other(
     rota_app: TestRota, direct_database: str, db: Db, told: Told
 ) -> None:

@@ -118,8 +118,10 @@ async def test_table_is_found_as_in_a_session_of_the_users(rota_app: TestRota, d
 
     assert await due_rows(rota_app, last="last", interval="1h") == [0]
     db.execute(quoted("alter database {} set search_path to one, public", name))
+    await rota_app.close()  # what is open keeps the path that it has
     assert await due_rows(rota_app, last="last", interval="1h") == [1]
     db.execute(quoted("alter role {} in database {} set search_path to two", role, name))
+    await rota_app.close()
     assert await due_rows(rota_app, last="last", interval="1h") == [2]
     db.execute("update rows set last = null; update one.rows set last = null; update two.rows set last = null")
     assert await due_rows(rota_app, table="one.rows", last="last", interval="1h") == [1]

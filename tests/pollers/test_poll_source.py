@@ -213,9 +213,9 @@ async def test_what_is_remembered_of_outcomes_ends_with_them(parts: Parts) -> No
 
     await parts.source.settle([Polled(row, changed=False, seconds=0.0) for row in rows])
 
-    remembered = ("_asked", "_told", "_told_locked", "_turned", "_owed", "_under_way")
-    assert [name for name in remembered if getattr(parts.source, name)] == []
-    assert not parts.source._pieces._room
+    source, settler = parts.source, parts.source._settler
+    assert [*source._owed, *source._under_way] == []
+    assert [*settler._asked, *settler._told, *settler._told_locked, *settler._turned, *settler._pieces._room] == []
 
 
 async def pauses_of(source: PollSource, count: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -280,7 +280,7 @@ async def test_what_is_expected_while_it_asks_for_the_next_time_is_not_forgotten
 
     async def ask_and_be_late() -> float:
         answer = await asked()
-        await parts.source._settle_failed([FailedPoll(rows[0], describe(ValueError()), 0.05, 0.0)])
+        await parts.source.settle([FailedPoll(rows[0], describe(ValueError()), 0.05, 0.0)])
         return answer
 
     monkeypatch.setattr(parts.source, "_ask_for_next", ask_and_be_late)

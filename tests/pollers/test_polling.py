@@ -13,7 +13,7 @@ import pytest
 from tests.jobs.statements import join
 from tests.pollers.feeds import EVERY_FIVE_MINUTES, Db, add_feeds, claims, make_feeds, one, stamped, taken
 
-from rota import Retry, current_poll
+from rota import ConfigurationError, Retry, current_poll
 from rota.facts import PollerHindered, RowClaimLost, RowLost, RowPolled
 from rota.leases.prune import prune_leases
 from rota.pollers.claim import OWN_BITS, new_token
@@ -40,7 +40,7 @@ async def stop(app: TestRota, working: asyncio.Task[None]) -> None:
     await asyncio.wait_for(working, 30)
 
 
-# when it looks
+# when it looks, and when it forgets
 
 
 @pytest.mark.usefixtures("sleepy")
@@ -53,6 +53,77 @@ async def test_a_backlog_is_drained_without_waiting(rota_app: TestRota, db: Db) 
     working = asyncio.create_task(rota_app.work())
     await until(lambda: len(stamped(db)) == 300, what="all are polled")
     await stop(rota_app, working)
+
+
+@pytest.mark.parametrize("table", ["poll_claims", "poll_intervals"])
+async def test_after_many_deletes_forgetting_goes_on_until_all_is_forgotten(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    make_feeds(db, 1)
+    columns, values = {
+        "poll_claims": ("attempts, retry_at", "1, now() + interval '1 day'"),
+        "poll_intervals": ("pace, due_at", "interval '1 hour', now() - interval '1 day'"),
+    }[table]
+    db.execute(
+        f"insert into rota.{table} (poller, key, {columns}) "  # type: ignore[arg-type]
+        f"select 'fetch', jsonb_build_array(n), {values} from generate_series(1, 2501) as n"
+    )
+    first = iter([0.0])
+
+    class Random:
+        @staticmethod
+        def uniform(low: float, high: float) -> float:
+            return next(first, high) if low == 0.5 else high
+
+    monkeypatch.setattr("rota.pollers.polling.random", Random)
+    monkeypatch.setattr("rota.pollers.polling._TIDY_MORE_SECONDS", 0.01)
+
+    @rota_app.poller(**EVERY_FIVE_MINUTES, idle=LATE)
+    async def fetch(feed: dict[str, Any]) -> None: ...
+
+    working = asyncio.create_task(rota_app.work())
+    # of the row that is there, a claim is left that waits, or a pace
+    await until(lambda: one(db, f"select array_agg(key) from rota.{table}") == [[1]], what="the others are forgotten")
+    await stop(rota_app, working)
+
+
+@pytest.mark.parametrize(
+    ("pollers", "polled"),
+    [(None, ["fetch", "thumb"]), (["thumb"], ["thumb"]), (["thumb", "thumb"], ["thumb"]), ([], [])],
+)
+async def test_a_worker_polls_for_the_pollers_that_are_named(
+    rota_app: TestRota, db: Db, pollers: list[str] | None, polled: list[str]
+) -> None:
+    make_feeds(db, 1)
+    db.execute("create table pictures (id int primary key, fetched_at timestamptz); insert into pictures values (1)")
+    seen: list[str] = []
+    shown: list[Any] = []
+    for name, table in (("fetch", "feeds"), ("thumb", "pictures")):
+
+        async def handle(row: dict[str, Any], name: str = name) -> None:
+            seen.append(name)
+
+        rota_app.poller(table=table, last="fetched_at", interval="5m", name=name)(handle)
+
+    @rota_app.task
+    async def look() -> None:
+        shown.extend(member.work["pollers"] for member in await rota_app.members())
+
+    await look.enqueue()
+    await rota_app.work(drain=True, pollers=pollers)
+
+    assert sorted(seen) == polled
+    assert shown == [polled]  # and tells nobody that it does more
+
+
+async def test_a_worker_is_told_of_pollers_that_it_cannot_poll_for(rota_app: TestRota, db: Db) -> None:
+    @rota_app.poller(**EVERY_FIVE_MINUTES)
+    async def fetch(feed: dict[str, Any]) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="This app has no poller 'fetsch', 'b'; it has fetch"):
+        await rota_app.work(pollers=["fetch", "fetsch", "b"])
+    with pytest.raises(ConfigurationError, match="a list of names, not text: write pollers=\\['fetch'\\]"):
+        await rota_app.work(pollers="fetch")
 
 
 @pytest.mark.usefixtures("sleepy")
@@ -187,6 +258,36 @@ async def test_at_a_stop_what_was_not_begun_is_released_at_once_and_what_runs_ha
 
     assert claims(db) == {}
     assert stamped(db) == [*range(1, 201)]
+
+
+STUCK = """
+import time
+from rota import Rota
+
+app = Rota()
+
+
+@app.poller(table="feeds", last="fetched_at", interval="5m", name="fetch")
+def fetch(feed: dict) -> None:
+    time.sleep(60)
+"""
+
+
+async def test_a_thread_that_outstays_the_grace_does_not_keep_the_worker_from_ending(
+    db: Db, rota_worker: Callable[..., WorkerProcess]
+) -> None:
+    make_feeds(db, 1)
+    worker = rota_worker(STUCK, args=["--grace", "0.2"])
+    await until(lambda: taken(db) == [1], what="it is being polled")
+
+    worker.terminate()
+
+    assert await asyncio.to_thread(worker.wait, 15) == 1
+    assert (
+        "1 thread(s) are still in the body of a task or the handler of a poller; leaving without them"
+        in worker.output()
+    )
+    assert claims(db) == {}
 
 
 SLOW = """

@@ -132,6 +132,28 @@ async def test_a_row_that_was_lost_and_is_not_due_any_more_is_left_alone(rota_ap
     assert db.execute("select key from rota.poll_claims").fetchall() == [([1],)]
 
 
+async def test_errors_are_told_in_the_order_in_which_rows_were_taken(rota_app: TestRota, db: Db) -> None:
+    last = asyncio.Event()
+
+    @rota_app.poller(table="sources", last="last_at", interval="5m")
+    async def fetch(source: dict[str, Any]) -> None:
+        if source["id"] == 2:
+            return
+        if source["id"] == 1:
+            await last.wait()
+            await until(
+                lambda: one(db, "select attempts from rota.poll_claims where key = '[3]'") == 1, what="it failed"
+            )
+        last.set()
+        raise ValueError
+
+    db.execute("insert into sources select generate_series(1, 3)")
+    db.execute("create index on sources (last_at, id)")
+    stats = await fetch.run_once(max_rows=3)
+
+    assert [error.split(":")[0] for error in stats.errors] == ["1", "3"]
+
+
 async def test_what_is_polled_by_hand_is_counted(rota_app: TestRota, db: Db) -> None:
     @rota_app.poller(table="sources", last="last_at", interval="5m")
     async def fetch(source: dict[str, Any]) -> None: ...
@@ -165,20 +187,29 @@ async def test_a_slow_look_asks_for_what_is_polled_meanwhile(rota_app: TestRota,
 
 
 APP = """
-import time
+import sys, time
 from rota import Rota
 app = Rota()
-@app.poller(table="sources", last="last_at", interval="5m")
+@app.poller(table="sources", last="last_at", interval="5m", concurrency=1)
 def fetch(source: dict) -> None:
-    print("begun", flush=True)
-    time.sleep(1)
+    sys.stdout.write("begun\\n")  # in one piece, as two may do it at once
+    sys.stdout.flush()
+    time.sleep(SECONDS)
 """
 
 
-def test_a_round_that_is_told_to_end_gives_its_rows_back(
-    rota_app: TestRota, db: Db, rota_database: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("told", "times", "polled", "ends_with"),
+    [
+        (signal.SIGTERM, 1, 1, -signal.SIGTERM),
+        (signal.SIGTERM, 2, 0, -signal.SIGTERM),
+        (signal.SIGINT, 1, 1, 1),
+    ],
+)
+def test_a_process_that_is_told_to_end_ends_the_poll_that_runs_and_gives_back_the_rest(
+    rota_app: TestRota, db: Db, rota_database: str, tmp_path: Path, told: int, times: int, polled: int, ends_with: int
 ) -> None:
-    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "app.py").write_text(APP.replace("SECONDS", "2" if times == 1 else "60"))
     db.execute("insert into sources values (1), (2)")
     command = [sys.executable, "-m", "rota", "pollers", "run", "fetch", "--app", str(tmp_path / "app.py")]
     environment = {**os.environ, "ROTA_DATABASE_URL": rota_database}
@@ -186,9 +217,12 @@ def test_a_round_that_is_told_to_end_gives_its_rows_back(
         assert running.stdout is not None
         assert running.stdout.readline() == "begun\n"
 
-        running.terminate()
+        running.send_signal(told)
+        if times == 2:
+            until_sync(lambda: one(db, "select count(*) from rota.poll_claims") == 1, what="the other is given back")
+            running.send_signal(told)
         code = running.wait(20)
 
-    assert code == -signal.SIGTERM
+    assert code == ends_with
     until_sync(lambda: db.execute("select from rota.poll_claims").fetchall() == [], what="they are given back")
-    assert one(db, "select count(*) from sources where last_at is null") == 2
+    assert one(db, "select count(*) from sources where last_at is not null") == polled

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from rota import ConfigurationError, NotPossible
 from rota.pollers.keys import read_keys_sync
@@ -59,6 +60,27 @@ def test_without_the_app_it_goes_by_what_was_declared(rota_app: TestRota, db: Db
     assert read_keys_sync(rota_app.database, "p", ["5", "6"]) == [[5], [6]]
     with pytest.raises(NotPossible, match="no poller 'q'"):
         read_keys_sync(rota_app.database, "q", ["5"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "table"),
+    [("my.schema", "t"), ("my.schema", "t.u"), ("public", "t.u"), (".", "."), ('a"b.c', "Ü.%s")],
+)
+def test_a_schema_or_table_whose_name_holds_a_dot_is_found_by_what_was_declared(
+    rota_app: TestRota, db: Db, schema: str, table: str
+) -> None:
+    db.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(schema)))
+    name = sql.Identifier(schema, table)
+    db.execute(sql.SQL("create table {} (k uuid primary key, polled_at timestamptz)").format(name))
+    db.execute(sql.SQL("insert into {} values ('6ba7b810-9dad-41d1-80b4-00c04fd430c8')").format(name))
+    seen: list[Any] = []
+    poll = rota_app.poller(table=(schema, table), key="k", last="polled_at", interval="1h", name="p")(seen.append)
+    assert poll.run_once_sync().completed == 1
+
+    (key,) = read_keys_sync(rota_app.database, "p", ["6BA7B8109DAD41D180B400C04FD430C8"])
+
+    assert key == ["6ba7b810-9dad-41d1-80b4-00c04fd430c8"]
+    assert poll.poll_sync(*key).completed == 1
 
 
 def test_a_table_that_has_lost_a_column_of_its_key_is_told_of(rota_app: TestRota, db: Db) -> None:

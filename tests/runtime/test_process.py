@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -164,13 +165,25 @@ def test_a_thread_of_someone_elses_does_not_keep_a_process_that_has_stopped(
     assert "has not ended by itself" in worker.output()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_app_is_imported_ends_it_within_a_second(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "slow.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(tmp_path)!r}, 'here').touch()\ntime.sleep(60)"
+    )
+    with WorkerProcess(tmp_path / "slow.py") as worker:
+        until_sync((tmp_path / "here").exists, timeout=20, what="it is imported")
+
+        _end(worker, number)
+        assert worker.output() == ""
+
+
 @pytest.mark.one_server
 def test_a_refused_database_is_waited_for_and_a_signal_ends_the_wait_within_a_second() -> None:
     with WorkerProcess(APP, dsn="postgresql://nobody@127.0.0.1:1/nowhere") as worker:
         worker.wait_for_output("waiting for the database")
 
-        assert _seconds_to_end(worker) < 1
-        assert "stopped in order" in worker.output()
+        _end(worker)
+        assert "stopped in order within 0." in worker.output()
 
 
 @pytest.mark.one_server
@@ -182,14 +195,14 @@ def test_a_database_that_says_nothing_does_not_hold_up_the_end_either() -> None:
             taken, _ = server.accept()
 
             with taken:
-                assert _seconds_to_end(worker) < 1
+                _end(worker)
+                assert "stopped in order within 0." in worker.output()
 
 
-def _seconds_to_end(worker: WorkerProcess) -> float:
-    asked = time.monotonic()
-    worker.terminate()
-    assert worker.wait(10) == 0
-    return time.monotonic() - asked
+def _end(worker: WorkerProcess, number: signal.Signals = signal.SIGTERM) -> None:
+    """A second is what it may take; on a busy machine the interpreter alone needs another to be gone."""
+    worker.signal(number)
+    assert worker.wait(4) == 0
 
 
 @pytest.mark.one_server

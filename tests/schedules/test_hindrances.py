@@ -356,12 +356,12 @@ async def test_a_pace_that_leaves_no_rest_leaves_time_for_all_else(
     rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler_room, "_BATCH", 10)
-    for number in range(15):
+    for number in range(45):
         add(db, f"tick-{number}", every="1ms", due_in=0, misfire_limit=1, misfire_grace="0", max_runs=1_000_000)
     db.execute("insert into rota.slots (schedule, slot_at, cause) values ('gone', rota.now(), 'event')")
     add(db, "gone-too")
     working = asyncio.create_task(rota_app.work(queues=["others"]))
-    await until(lambda: len(runs(db, "tick-14")) > 0)
+    await until(lambda: len(runs(db, "tick-44")) > 0)
     db.execute("insert into rota.schedule_ends (schedule, job_id, outcome) values ('gone-too', 1, 'succeeded')")
 
     await until(lambda: waiting(db, "gone") == 0 and row(db, "gone-too", "succeeded_at") != (None,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +19,13 @@ _COMMANDS = {
     "dev": ("rota.cli.dev", "dev", "Server, schema and worker for an app, restarted when its code changes."),
     "worker": ("rota.cli.worker", "worker", "Run the jobs of an app in this process."),
     "serve": ("rota.cli.serve", "serve", "Serve an ASGI application, and end it without a failed request."),
+    "health": ("rota.cli.health", "health", "Ask a running process how it is: for probes that are commands."),
     "migrate": ("rota.cli.migrate", "migrate", "Create or update Rota's tables."),
+    "doctor": (
+        "rota.cli.doctor",
+        "doctor",
+        "What is wrong with this database, this app and this machine, and what mends it.",
+    ),
     "jobs": ("rota.cli.jobs", "jobs", "Look at jobs, retry, cancel, erase and enqueue them."),
     "dead": ("rota.cli.dead", "dead", "Look at dead letters, retry and acknowledge them."),
     "schedules": ("rota.cli.schedules", "schedules", "Look at schedules, put, pause, trigger and backfill them."),
@@ -51,6 +57,14 @@ class _Lazy(click.Group):
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """A RotaError becomes a message and its exit code, also under the command of another; the rest shows its trace."""
+        try:
+            return super().invoke(ctx)
+        except RotaError as error:
+            click.echo(f"rota: {error}", err=True)
+            ctx.exit(error.exit_code)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
@@ -62,10 +76,11 @@ def rota() -> None:
     """Any number of Python processes share work safely, with nothing but PostgreSQL between them."""
 
 
-def main(arguments: list[str] | None = None) -> Any:
-    """Run the command. A RotaError becomes a message and its exit code; anything else is a fault and shows its trace."""
-    try:
-        return rota.main(args=arguments, prog_name="rota")
-    except RotaError as error:
-        click.echo(f"rota: {error}", err=True)
-        sys.exit(error.exit_code)
+def main(
+    arguments: list[str] | None = None, *, program: str = "rota", defaults: Mapping[str, Any] | None = None
+) -> Any:
+    """Run the command.
+
+    `defaults` are values by command and parameter for those that are not given, from whoever hands on to us.
+    """
+    return rota.main(args=arguments, prog_name=program, default_map=defaults)

@@ -42,7 +42,10 @@ def pollers() -> None:
 @app_option("Count what is due, for the pollers of this app.")
 @database_options
 def list_(as_json: bool, app_path: str | None, dsn: str | None, schema: str | None) -> None:
-    """All pollers that a process has declared: what they hold, and what waits or is parked."""
+    """All pollers that a process has declared: what they hold, and what waits or is parked.
+
+    One without workers is polled by hand, waits for its workers to start, or is gone from the code: see `rota pollers forget`.
+    """
     with open_app(dsn, schema, app_path) as app:
         found = app.pollers.list_sync()
         # asked after the list: an app's own poller may never have run, and is not on it
@@ -52,12 +55,13 @@ def list_(as_json: bool, app_path: str | None, dsn: str | None, schema: str | No
         return
     due = ["due", "oldest"] if app_path is not None else []
     print_table(
-        ["name", "table", "state", "held", "waiting", "parked", *due],
+        ["name", "table", "state", "workers", "held", "waiting", "parked", *due],
         [
             [
                 view.name,
-                view.definition.get("table"),
+                _table(view),
                 _state(view),
+                view.workers or "none",
                 view.held,
                 view.waiting,
                 view.parked,
@@ -73,6 +77,11 @@ def list_(as_json: bool, app_path: str | None, dsn: str | None, schema: str | No
 
 def _fields(view: PollerView) -> dict[str, Any]:
     return {name: getattr(view, name) for name in view.__dataclass_fields__}
+
+
+def _table(view: PollerView) -> str:
+    table = view.definition.get("table", "")
+    return ".".join(table) if isinstance(table, list) else str(table)
 
 
 def _state(view: PollerView) -> str:
@@ -319,3 +328,24 @@ def release(
     say(f"{'would release' if dry_run else 'released'}: {count} row(s) of poller {name}")
     if keys and count < len(set(keys)):
         say("the others are neither parked nor waiting" + ("" if held else ", or are being polled: see --held"))
+
+
+@pollers.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@change_options
+@database_options
+def forget(names: tuple[str, ...], by: str | None, dry_run: bool, dsn: str | None, schema: str | None) -> None:
+    """Forget pollers that are no longer in any code, with what is remembered of their rows.
+
+    The tables that they polled are not touched. Refused while a live process polls for them.
+    """
+    with open_app(dsn, schema) as app:
+
+        def change(name: str) -> None:
+            forgotten = app.pollers.forget_sync(name, by=by, dry_run=dry_run)
+            say(
+                f"{'would forget' if dry_run else 'forgotten'}: poller {name}, with {forgotten.waiting} row(s) that waited, "
+                f"{forgotten.parked} parked, {forgotten.paces} pace(s)"
+            )
+
+        for_each(names, change)

@@ -1,18 +1,21 @@
-"""Facts in words, on the standard logger `rota`."""
+"""Facts in words, on the standard logger `rota`; and how our own commands log. What records know of jobs: see `log_records`."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from rota import facts
+from rota.errors import ConfigurationError
 from rota.facts import Fact, Facts
+from rota.integrations.log_records import Context, JsonFormatter, TextFormatter, know_member, structlog_context
 
-__all__ = ["log_facts", "set_up_logging", "words"]
+__all__ = ["Context", "JsonFormatter", "log_facts", "set_up_logging", "structlog_context", "words"]
 
 logger = logging.getLogger("rota")
 
@@ -226,23 +229,62 @@ def words(fact: Fact) -> Words | None:
                 f"poller {poller} cannot look for due rows: {error}; the next look is in {retry_in:.0f} s. To see what is wrong: "
                 f"rota pollers check {shlex.quote(poller)} --app APP"
             )
+        case facts.RowsLeftOut(poller, find):
+            return logging.ERROR, (
+                f"poller {poller} leaves out rows whose keys are too long to be claimed, and goes on with the others. Give the "
+                f"table a shorter unique key for key=... To find them: {find}"
+            )
         case _:
             return None
 
 
 def log_facts(source: Facts) -> Callable[[], None]:
     """Log every fact of an app; returns how to stop."""
-    return source.subscribe(_log)
+    unsubscribe = know_member(source), source.subscribe(_log)
+
+    def stop() -> None:
+        for each in unsubscribe:
+            each()
+
+    return stop
 
 
-def set_up_logging(level: int = logging.INFO, label: str = "") -> None:
-    """For our own commands: one line per record on stderr, with a label where several processes share it. A library user's
-    logging is theirs."""
+def set_up_logging(level: int | str | None = None, format: str | None = None, label: str = "") -> None:
+    """For our own commands: one line per record on stderr, in the `format` text or json. A library user's logging is theirs.
+
+    `label` tells the lines of this process from those of others that share its stderr.
+
+    Without arguments it is as ROTA_LOG_LEVEL and ROTA_LOG_FORMAT say. Records of other loggers come out in the same way as long
+    as nobody handles them: warnings and worse, or as the level says if someone said one.
+    """
+    said = level if level is not None else os.environ.get("ROTA_LOG_LEVEL") or None
     handler = logging.StreamHandler(sys.stderr)
-    before = label.replace("%", "%%")
-    handler.setFormatter(logging.Formatter(f"%(asctime)s {before}%(levelname)-7s %(message)s", "%H:%M:%S"))
+    handler.addFilter(Context())
+    handler.setFormatter(_formatter(format or os.environ.get("ROTA_LOG_FORMAT") or "text", label))
     logger.addHandler(handler)
-    logger.setLevel(level)
+    logger.setLevel(_level(said) if said is not None else logging.INFO)
+    unhandled = logging.StreamHandler(sys.stderr)
+    unhandled.addFilter(Context())
+    unhandled.setFormatter(handler.formatter)
+    unhandled.setLevel(logging.WARNING if said is None else logger.level)
+    logging.lastResort = unhandled
+    if said is not None:
+        logging.getLogger().setLevel(logger.level)
+
+
+def _formatter(format: str, label: str) -> logging.Formatter:
+    if format not in ("text", "json"):
+        raise ConfigurationError(f"Logs cannot be written as {format!r} (ROTA_LOG_FORMAT): it is text or json.")
+    return JsonFormatter() if format == "json" else TextFormatter(label)
+
+
+def _level(said: int | str) -> int:
+    level = logging.getLevelName(said.upper()) if isinstance(said, str) else said
+    if not isinstance(level, int):
+        raise ConfigurationError(
+            f"There is no log level {said!r} (ROTA_LOG_LEVEL): it is debug, info, warning, error or critical."
+        )
+    return level
 
 
 def _log(fact: Fact) -> None:

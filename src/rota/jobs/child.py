@@ -36,6 +36,7 @@ from rota.jobs.outcome import AlreadySettled
 from rota.jobs.package import Package
 from rota.jobs.places import load
 from rota.jobs.running import Desk, Held, RunningJob, running
+from rota.jobs.tracing import Tracing
 from rota.postgres.pool import Database
 from rota.service.points import reach
 
@@ -68,6 +69,9 @@ class _App(Protocol):
 
     @property
     def codec(self) -> Codec | None: ...
+
+    @property
+    def tracing(self) -> Tracing | None: ...
 
     def use(self, *, dsn: str, schema: str) -> None: ...
 
@@ -156,7 +160,10 @@ class _Child:
             # one body at a time, so one transaction: it reports through the app's own connections meanwhile
             transactions = app.database.apart("job", size=1)
             self._desks[app] = Desk(app.database, app.codec, lambda: self._stopping, transactions=transactions)
-        return self._run(task, self._desks[app], errand)
+        if app.tracing is None:
+            return self._run(task, self._desks[app], errand)
+        with app.tracing.continuing(errand.trace):
+            return self._run(task, self._desks[app], errand)
 
     def _found(self, errand: Errand) -> tuple[Task[..., Any], _App]:
         if errand.job.task not in self._tasks:

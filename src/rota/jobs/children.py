@@ -67,13 +67,13 @@ class Children:
         self._stopping = False
         self._places: dict[str, tuple[Place, ...]] = {}
 
-    async def run(self, task: Task[..., Any], job: ClaimedJob, attempt: Held) -> Outcome:
-        """Run the body in a child, to its end. When this returns or raises, nothing of the body runs any more.
+    async def run(self, task: Task[..., Any], job: ClaimedJob, attempt: Held, trace: str | None = None) -> Outcome:
+        """Run the body in a child, to its end, as part of this trace. When this returns or raises, nothing of it runs any more.
 
         Cancelled, it ends the child before it raises; cancelled once more, it does not wait for the body to clean up.
         """
         async with self._free:
-            errand = self._errand(task, job)
+            errand = self._errand(task, job, trace)
             while True:
                 known = self._take()
                 child = known or await self._start()
@@ -105,11 +105,11 @@ class Children:
         self._idle.clear()
         await asyncio.gather(*ending, *self._leaving)
 
-    def _errand(self, task: Task[..., Any], job: ClaimedJob) -> Errand:
+    def _errand(self, task: Task[..., Any], job: ClaimedJob, trace: str | None) -> Errand:
         if task.name not in self._places:
             self._places[task.name] = _places(task)
         path = getattr(task.function, "__qualname__", "")
-        return Errand(job, self._places[task.name], path, self._desk.database.schema, self._address().conninfo)
+        return Errand(job, self._places[task.name], path, self._desk.database.schema, self._address().conninfo, trace)
 
     def _take(self) -> _Child | None:
         if not self._idle:

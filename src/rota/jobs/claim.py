@@ -51,6 +51,8 @@ class ClaimedJob(NamedTuple):
     saved: str | None = None
     schedule: str | None = None
     slot_at: datetime | None = None
+    waited: float | None = None  # seconds from when it was due to when it was claimed, by the clock of the database
+    trace_context: str | None = None
 
 
 class Start(NamedTuple):
@@ -251,7 +253,8 @@ CLAIM = statement(
       and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
     returning
         job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
-        job.version, job.saved::text, job.schedule, job.slot_at
+        job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
+        job.trace_context
     """,
 )
 
@@ -308,7 +311,8 @@ CLAIM_SUSPECT = statement(
       and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
     returning
         job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
-        job.version, job.saved::text, job.schedule, job.slot_at
+        job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
+        job.trace_context
     """,
 )
 

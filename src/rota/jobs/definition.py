@@ -37,6 +37,8 @@ class Home(Protocol):
 
     def enqueue_sync(self, new: NewJob, *, on: Any = None) -> Job[Any]: ...
 
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]: ...
+
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
@@ -158,6 +160,8 @@ class Task(Generic[P, R_co]):
             raise ConfigurationError(
                 f"Task {self.name!r} belongs to another app already; a package can be taken in by one app only."
             )
+        if self._home is None:
+            self.function = home.around(self.function)
         self._home = home
 
     def __repr__(self) -> str:

@@ -81,11 +81,13 @@ ENQUEUE = statement(
     "enqueue",
     """
     with job as (
-        insert into {schema}.jobs (task, args, queue, priority, due_at, tags, version, key, retention, redact, lost_limit)
+        insert into {schema}.jobs (
+            task, args, queue, priority, due_at, tags, version, key, retention, redact, lost_limit, trace_context
+        )
         values (
             %(task)s, %(args)s::jsonb, %(queue)s, %(priority)s,
             coalesce(%(at)s, {schema}.now() + coalesce(%(delay)s * interval '1 second', interval '0')),
-            %(tags)s, %(version)s, %(key)s, %(retention)s, %(redact)s, %(lost_limit)s
+            %(tags)s, %(version)s, %(key)s, %(retention)s, %(redact)s, %(lost_limit)s, %(trace)s
         )
         returning id, created_at, due_at
     )
@@ -97,8 +99,13 @@ ENQUEUE = statement(
 )
 
 
-def enqueue(new: NewJob, schema: str, app: Owner, *, wake: bool, codec: Codec | None = None) -> Query[Job[Any]]:
-    """Add one job. It is there once the statement's transaction commits; `wake` also tells idle workers then."""
+def enqueue(
+    new: NewJob, schema: str, app: Owner, *, wake: bool, codec: Codec | None = None, trace: str | None = None
+) -> Query[Job[Any]]:
+    """Add one job. It is there once the statement's transaction commits; `wake` also tells idle workers then.
+
+    `trace` is the context it is enqueued in, see `tracing`.
+    """
     params = {
         "task": new.task,
         "args": _stored(new, codec),
@@ -112,9 +119,10 @@ def enqueue(new: NewJob, schema: str, app: Owner, *, wake: bool, codec: Codec | 
         "retention": new.retention,
         "redact": list(new.redact) or None,
         "lost_limit": new.lost_limit,
+        "trace": trace,
         "channel": wake_channel(schema) if wake else None,
     }
-    return ENQUEUE.query(params, read=lambda rows: _job(new, rows[0], app))
+    return ENQUEUE.query(params, read=lambda rows: _job(new, rows[0], app, trace))
 
 
 # The calls travel as one JSON array and need no quoting one by one; what else they say is usually the same for all of
@@ -123,12 +131,14 @@ ENQUEUE_MANY = statement(
     "enqueue_many",
     """
     with job as (
-        insert into {schema}.jobs (task, args, queue, priority, due_at, tags, version, key, retention, redact, lost_limit)
+        insert into {schema}.jobs (
+            task, args, queue, priority, due_at, tags, version, key, retention, redact, lost_limit, trace_context
+        )
         select
             template.task, new.args, template.queue, template.priority,
             coalesce(template.at, {schema}.now() + coalesce(template.delay * interval '1 second', interval '0')),
             template.tags::text[], template.version, template.key, template.retention, template.redact::text[],
-            template.lost_limit
+            template.lost_limit, %(trace)s::text
         from rows from (unnest(%(templates)s::integer[]), jsonb_array_elements(%(args)s::jsonb))
             with ordinality as new(template, args, place)
         join unnest(
@@ -153,7 +163,7 @@ ENQUEUE_MANY = statement(
 
 
 def enqueue_many(
-    new: Sequence[NewJob], schema: str, app: Owner, *, codec: Codec | None = None
+    new: Sequence[NewJob], schema: str, app: Owner, *, codec: Codec | None = None, trace: str | None = None
 ) -> Query[list[Job[Any]]]:
     """Add the jobs in one statement and return them in the order given."""
     numbered: dict[NewJob, int] = {}
@@ -172,10 +182,13 @@ def enqueue_many(
         "retentions": [n.retention for n in numbered],
         "redacts": [_array(n.redact) for n in numbered],
         "lost_limits": [n.lost_limit for n in numbered],
+        "trace": trace,
         "channel": wake_channel(schema),
         "wake": sorted({n.queue for n in numbered if n.wake}),
     }
-    return ENQUEUE_MANY.query(params, read=lambda rows: [_job(n, row, app) for n, row in zip(new, rows, strict=True)])
+    return ENQUEUE_MANY.query(
+        params, read=lambda rows: [_job(n, row, app, trace) for n, row in zip(new, rows, strict=True)]
+    )
 
 
 # For jobs that must look at others before they are put, and for connections that are not ours: everything is one text.
@@ -197,6 +210,7 @@ def put_jobs(
     codec: Codec | None = None,
     before: int = 0,
     later: Sequence[NewJob] = (),
+    trace: str | None = None,
 ) -> Query[list[Job[Any]]]:
     """Add the jobs, each unique one under its key, and return them, or the ones that are there already, in the order given.
 
@@ -209,7 +223,7 @@ def put_jobs(
         jobs = []
         for place, *fresh, existing, stored in rows:
             asked = new[place - 1]
-            job = _job(asked, fresh, app)
+            job = _job(asked, fresh, app, trace)
             if stored is not None:
                 job = replace(_found(job, read_json(stored), app, codec), existing=existing)
             if existing and asked.unique is not None and asked.unique.conflict == "raise":
@@ -222,7 +236,7 @@ def put_jobs(
         return jobs
 
     params = {
-        "jobs": f"[{','.join([_written(each, call, place, codec) for place, each in enumerate(new, before)])}]",
+        "jobs": f"[{','.join([_written(each, call, place, codec, trace) for place, each in enumerate(new, before)])}]",
         "later": dumps([{"unique": _key(each, each.unique)} for each in later if each.unique is not None]),
     }
     return PUT.query(params, read=read)
@@ -233,7 +247,7 @@ def _shown_key(new: NewJob) -> str:
     return "" if new.unique is None or new.redact else f" {new.unique.key[:200]!r}"
 
 
-def _written(new: NewJob, call: UUID | None, place: int, codec: Codec | None) -> str:
+def _written(new: NewJob, call: UUID | None, place: int, codec: Codec | None, trace: str | None) -> str:
     said: dict[str, Any] = {
         "task": new.task,
         "queue": new.queue,
@@ -247,6 +261,7 @@ def _written(new: NewJob, call: UUID | None, place: int, codec: Codec | None) ->
         "redact": list(new.redact) or None,
         "retention": new.retention,
         "lost_limit": new.lost_limit,
+        "trace_context": trace,
     }
     if new.unique is not None:
         said["unique"] = {
@@ -294,7 +309,14 @@ def fit_together(new: Sequence[NewJob]) -> bool:
 
 
 def enqueue_all(
-    new: Sequence[NewJob], schema: str, app: Owner, *, call: UUID | None, codec: Codec | None, own: bool = True
+    new: Sequence[NewJob],
+    schema: str,
+    app: Owner,
+    *,
+    call: UUID | None,
+    codec: Codec | None,
+    own: bool = True,
+    trace: str | None = None,
 ) -> Steps[list[Job[Any]]]:
     """Add the jobs in one transaction, in as many statements as it takes, and return them in the order given.
 
@@ -304,11 +326,11 @@ def enqueue_all(
     plain = own and all(each.unique is None for each in new)
     for batch in _in_batches(new):
         if plain:
-            added += yield enqueue_many(batch, schema, app, codec=codec)
+            added += yield enqueue_many(batch, schema, app, codec=codec, trace=trace)
         else:
             # the first locks all keys: two calls that each lock theirs part by part could wait for each other in a circle
             later = () if added else new[len(batch) :]
-            added += yield put_jobs(batch, app, call=call, codec=codec, before=len(added), later=later)
+            added += yield put_jobs(batch, app, call=call, codec=codec, before=len(added), later=later, trace=trace)
     return added
 
 
@@ -335,7 +357,7 @@ def _array(tags: tuple[str, ...]) -> str | None:
     return "{" + ",".join('"' + tag.replace("\\", "\\\\").replace('"', '\\"') + '"' for tag in tags) + "}"
 
 
-def _job(new: NewJob, row: Any, app: Owner) -> Job[Any]:
+def _job(new: NewJob, row: Any, app: Owner, trace: str | None) -> Job[Any]:
     return Job(
         id=row[0],
         task=new.task,
@@ -350,6 +372,7 @@ def _job(new: NewJob, row: Any, app: Owner) -> Job[Any]:
         version=new.version,
         key=new.key,
         retention=new.retention,
+        trace_context=trace,
         _app=app,
     )
 
@@ -377,6 +400,7 @@ def _found(asked: Job[Any], stored: dict[str, Any], app: Owner, codec: Codec | N
         reason=stored.get("reason") or stored.get("cancel_reason"),
         origin=stored.get("origin"),
         retention=stored.get("retention"),
+        trace_context=stored.get("trace_context"),
     )
 
 

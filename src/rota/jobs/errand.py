@@ -56,11 +56,13 @@ class Errand:
     path: str
     schema: str
     dsn: str = field(repr=False)  # with its password: this is the only way it goes
+    trace: str | None = None  # of the attempt, where someone traces
 
     def to_message(self) -> dict[str, Any]:
         slot_at = self.job.slot_at and self.job.slot_at.isoformat()
         job = self.job._asdict() | {"due_at": self.job.due_at.isoformat(), "slot_at": slot_at}
-        return {"job": job, "places": self.places, "path": self.path, "schema": self.schema, "dsn": self.dsn}
+        errand = {"job": job, "places": self.places, "path": self.path, "schema": self.schema, "dsn": self.dsn}
+        return errand | {"trace": self.trace}
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> Errand:
@@ -68,7 +70,7 @@ class Errand:
         times = {name: told[name] and datetime.fromisoformat(told[name]) for name in ("due_at", "slot_at")}
         job = ClaimedJob(**told | times)
         places = tuple(Place(*place) for place in message["places"])
-        return cls(job, places, message["path"], message["schema"], message["dsn"])
+        return cls(job, places, message["path"], message["schema"], message["dsn"], message["trace"])
 
 
 def line(message: dict[str, Any]) -> bytes:

@@ -35,6 +35,7 @@ from rota.jobs.outcome import (
 )
 from rota.jobs.running import Desk, Held, RunningJob, Stopped, running
 from rota.jobs.settle import Attempt
+from rota.jobs.tracing import Tracing
 from rota.service.points import reach
 
 __all__ = ["Executor", "call_of", "counted", "outcome_of", "secrets_of", "success_of", "timed_out"]
@@ -53,9 +54,10 @@ class Executor:
         threads: int,
         desk: Desk,
         facts: Facts,
-        in_child: Callable[[Task[..., Any], ClaimedJob, Held], Awaitable[Outcome]],
+        in_child: Callable[[Task[..., Any], ClaimedJob, Held, str | None], Awaitable[Outcome]],
         stuck: Callable[[ClaimedJob, Outcome], None],
         occupied: Callable[[Future[Any]], None],
+        tracing: Tracing | None = None,
     ) -> None:
         self._tasks = tasks
         self._desk = desk
@@ -63,6 +65,7 @@ class Executor:
         self._stuck = stuck
         self._in_child = in_child
         self._occupied = occupied
+        self._tracing = tracing
         self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rota-task")
         self._running: dict[Attempt, tuple[Held, asyncio.Task[Any] | None]] = {}
         self._timers: dict[Attempt, list[asyncio.TimerHandle]] = {}
@@ -72,6 +75,14 @@ class Executor:
 
         A body whose transaction has committed has succeeded, however it ends.
         """
+        if self._tracing is None:
+            return await self._run(job)
+        with self._tracing.processing(job) as processing:
+            outcome = await self._run(job, processing.context)
+            processing.ended(outcome)
+            return outcome
+
+    async def _run(self, job: ClaimedJob, trace: str | None = None) -> Outcome:
         task = self._tasks[job.task]
         attempt = Held(job, task.signature, self._desk)
         # each job runs in a task of its own, and so in a context of its own: there is nothing to reset
@@ -80,7 +91,7 @@ class Executor:
         self._running[place] = (attempt, asyncio.current_task())
         try:
             if task.options.executor == "process":
-                return await self._in_child(task, job, attempt)
+                return await self._in_child(task, job, attempt, trace)
             reach("run.before")
             value = await self._call(task, job, attempt)
             reach("run.after")

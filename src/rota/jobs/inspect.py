@@ -39,7 +39,7 @@ _COLUMNS = """
         all_jobs.created_at, all_jobs.due_at, all_jobs.args, all_jobs.result, all_jobs.losses, all_jobs.started_at,
         all_jobs.finished_at, all_jobs.member, all_jobs.tags, all_jobs.version, all_jobs.key, all_jobs.progress,
         all_jobs.progress_note, all_jobs.cancel_requested_at, all_jobs.reason, all_jobs.origin, all_jobs.retention,
-        all_jobs.redact, all_jobs.schedule, all_jobs.slot_at,
+        all_jobs.redact, all_jobs.schedule, all_jobs.slot_at, all_jobs.trace_context,
         case when %(errors)s then (
             select jsonb_agg(jsonb_build_array(
                 attempt.attempt, attempt.outcome, attempt.error_type, attempt.error_message, attempt.error_trace,
@@ -58,17 +58,17 @@ GET = statement(
         select id, task, queue, state, priority, attempt, created_at, due_at, args, null::jsonb as result, losses,
                claimed_at as started_at, null::timestamptz as finished_at, member, tags, version, key, progress,
                progress_note, cancel_requested_at, cancel_reason as reason, origin, retention, redact,
-               schedule, slot_at
+               schedule, slot_at, trace_context
         from {schema}.jobs where id = %(id)s
         union all
         select id, task, queue, state, priority, attempt, created_at, due_at, args, result, losses,
                started_at, finished_at, member, tags, version, key, null, null, null, reason, origin, retention, redact,
-               schedule, slot_at
+               schedule, slot_at, trace_context
         from {schema}.history where id = %(id)s
         union all
         select id, task, queue, 'dead', priority, attempt, created_at, due_at, args, null, losses,
                null, died_at, member, tags, version, key, null, null, null, reason, origin, retention, redact,
-               schedule, slot_at
+               schedule, slot_at, trace_context
         from {schema}.dead where id = %(id)s
     ) as all_jobs
     -- a statement sees one moment, so a job that is moving is seen in one place
@@ -98,7 +98,7 @@ LIST = statement(
             select id, task, queue, state, priority, attempt, created_at, due_at, args, null::jsonb as result, losses,
                    claimed_at as started_at, null::timestamptz as finished_at, member, tags, version, key, progress,
                    progress_note, cancel_requested_at, cancel_reason as reason, origin, retention, redact,
-                   schedule, slot_at
+                   schedule, slot_at, trace_context
             from {schema}.jobs
             where (%(state)s::text is null or state = %(state)s)
               and (%(queue)s::text is null or queue = %(queue)s)
@@ -112,7 +112,7 @@ LIST = statement(
         (
             select id, task, queue, state, priority, attempt, created_at, due_at, args, result, losses,
                    started_at, finished_at, member, tags, version, key, null, null, null, reason, origin, retention, redact,
-                   schedule, slot_at
+                   schedule, slot_at, trace_context
             from {schema}.history
             where (%(state)s::text is null or state = %(state)s)
               and (%(queue)s::text is null or queue = %(queue)s)
@@ -127,7 +127,7 @@ LIST = statement(
         (
             select id, task, queue, 'dead', priority, attempt, created_at, due_at, args, null, losses,
                    null, died_at, member, tags, version, key, null, null, null, reason, origin, retention, redact,
-                   schedule, slot_at
+                   schedule, slot_at, trace_context
             from {schema}.dead
             where resolved_at is null
               and (%(state)s::text is null or %(state)s = 'dead')
@@ -321,7 +321,8 @@ def _job(row: Row, app: Owner | None) -> Job[Any]:
         retention=row[22],
         schedule=row[24],
         slot_at=row[25],
-        errors=tuple(_error(entry) for entry in row[26] or ()),
+        trace_context=row[26],
+        errors=tuple(_error(entry) for entry in row[27] or ()),
         _app=app,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +12,7 @@ from rota.errors import ConfigurationError, DatabaseUnavailable
 from rota.jobs.codec import Codec
 from rota.jobs.enqueue import enqueue, enqueue_all, fit_together, put_jobs, refuse_twins
 from rota.jobs.job import Job, NewJob, Owner
+from rota.jobs.tracing import Tracing
 from rota.postgres.foreign import foreign
 from rota.postgres.notify import Throttle
 from rota.postgres.pool import Database
@@ -22,38 +23,81 @@ __all__ = ["Intake", "check_new"]
 class Intake:
     """Takes in new jobs. They are there when it returns; with `on`, when that connection's transaction commits."""
 
-    def __init__(self, database: Database, jobs: Owner, codec: Codec | None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        jobs: Owner,
+        codec: Codec | None,
+        tracing: Callable[[], Tracing | None] = lambda: None,
+    ) -> None:
         self._database = database
         self._schema = database.schema
         self._jobs = jobs
         self._codec = codec
+        self._tracing = tracing
         self._throttle = Throttle()
 
     async def take(self, new: NewJob, on: Any) -> Job[Any]:
-        if on is not None or new.unique is not None:
-            return (await self.take_all(check_new([new]), on))[0]
-        wake = new.wake and self._throttle.admits(new.queue)
-        return await self._database.run(enqueue(new, self._schema, self._jobs, wake=wake, codec=self._codec))
+        if (tracing := self._tracing()) is None:
+            return await self._take(new, on)
+        with tracing.sending([new]) as sending:
+            job = await self._take(new, on, sending.context)
+            sending.sent([job])
+            return job
 
     def take_sync(self, new: NewJob, on: Any) -> Job[Any]:
-        if on is not None or new.unique is not None:
-            return self.take_all_sync(check_new([new]), on)[0]
-        wake = new.wake and self._throttle.admits(new.queue)
-        return self._database.run_sync(enqueue(new, self._schema, self._jobs, wake=wake, codec=self._codec))
+        if (tracing := self._tracing()) is None:
+            return self._take_sync(new, on)
+        with tracing.sending([new]) as sending:
+            job = self._take_sync(new, on, sending.context)
+            sending.sent([job])
+            return job
 
     async def take_all(self, jobs: Sequence[NewJob], on: Any) -> list[Job[Any]]:
         """All of them in the order given, or after an error none."""
+        if not jobs or (tracing := self._tracing()) is None:
+            return await self._take_all(jobs, on)
+        with tracing.sending(jobs) as sending:
+            taken = await self._take_all(jobs, on, sending.context)
+            sending.sent(taken)
+            return taken
+
+    def take_all_sync(self, jobs: Sequence[NewJob], on: Any) -> list[Job[Any]]:
+        if not jobs or (tracing := self._tracing()) is None:
+            return self._take_all_sync(jobs, on)
+        with tracing.sending(jobs) as sending:
+            taken = self._take_all_sync(jobs, on, sending.context)
+            sending.sent(taken)
+            return taken
+
+    async def _take(self, new: NewJob, on: Any, trace: str | None = None) -> Job[Any]:
+        if on is not None or new.unique is not None:
+            return (await self._take_all(check_new([new]), on, trace))[0]
+        wake = new.wake and self._throttle.admits(new.queue)
+        return await self._database.run(
+            enqueue(new, self._schema, self._jobs, wake=wake, codec=self._codec, trace=trace)
+        )
+
+    def _take_sync(self, new: NewJob, on: Any, trace: str | None = None) -> Job[Any]:
+        if on is not None or new.unique is not None:
+            return self._take_all_sync(check_new([new]), on, trace)[0]
+        wake = new.wake and self._throttle.admits(new.queue)
+        return self._database.run_sync(
+            enqueue(new, self._schema, self._jobs, wake=wake, codec=self._codec, trace=trace)
+        )
+
+    async def _take_all(self, jobs: Sequence[NewJob], on: Any, trace: str | None = None) -> list[Job[Any]]:
         if not jobs:
             return []
         if on is not None and fit_together(jobs):
-            return await foreign(on).run(put_jobs(jobs, self._jobs, codec=self._codec), self._schema)
+            return await foreign(on).run(put_jobs(jobs, self._jobs, codec=self._codec, trace=trace), self._schema)
         if on is not None:
-            steps = enqueue_all(jobs, self._schema, self._jobs, call=None, codec=self._codec, own=False)
+            steps = enqueue_all(jobs, self._schema, self._jobs, call=None, codec=self._codec, own=False, trace=trace)
             return await foreign(on).run_steps(steps, self._schema)
         call = uuid4()
         for pause in _pauses(jobs):
             try:
-                steps = enqueue_all(jobs, self._schema, self._jobs, call=call, codec=self._codec)
+                steps = enqueue_all(jobs, self._schema, self._jobs, call=call, codec=self._codec, trace=trace)
                 return await self._database.run_steps(steps)
             except DatabaseUnavailable:
                 if pause is None:
@@ -61,18 +105,18 @@ class Intake:
             await asyncio.sleep(pause)
         raise AssertionError("the last try returns or raises")
 
-    def take_all_sync(self, jobs: Sequence[NewJob], on: Any) -> list[Job[Any]]:
+    def _take_all_sync(self, jobs: Sequence[NewJob], on: Any, trace: str | None = None) -> list[Job[Any]]:
         if not jobs:
             return []
         if on is not None and fit_together(jobs):
-            return foreign(on).run_sync(put_jobs(jobs, self._jobs, codec=self._codec), self._schema)
+            return foreign(on).run_sync(put_jobs(jobs, self._jobs, codec=self._codec, trace=trace), self._schema)
         if on is not None:
-            steps = enqueue_all(jobs, self._schema, self._jobs, call=None, codec=self._codec, own=False)
+            steps = enqueue_all(jobs, self._schema, self._jobs, call=None, codec=self._codec, own=False, trace=trace)
             return foreign(on).run_steps_sync(steps, self._schema)
         call = uuid4()
         for pause in _pauses(jobs):
             try:
-                steps = enqueue_all(jobs, self._schema, self._jobs, call=call, codec=self._codec)
+                steps = enqueue_all(jobs, self._schema, self._jobs, call=call, codec=self._codec, trace=trace)
                 return self._database.run_steps_sync(steps)
             except DatabaseUnavailable:
                 if pause is None:

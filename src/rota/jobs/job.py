@@ -123,6 +123,8 @@ class Job(Generic[R_co]):
     #: the schedule that gave it out, and the moment it stands for
     schedule: str | None = None
     slot_at: datetime | None = None
+    #: the trace it was enqueued in, as W3C writes it: traceparent, and after a space tracestate if there is one
+    trace_context: str | None = None
     #: True when enqueueing found this job under its unique key, and added none
     existing: bool = False
     _app: Owner | None = field(default=None, repr=False, compare=False)

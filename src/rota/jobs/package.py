@@ -222,5 +222,5 @@ def _same_source(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
 
 
 def _where(function: Callable[..., Any]) -> str:
-    code = getattr(function, "__code__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None)  # what an app puts around bodies is not where they are
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Protocol
 
 from rota.errors import ClaimLost, InvalidArguments, RotaError
@@ -21,10 +20,9 @@ from rota.jobs.codec import Codec, decoded, encoded
 from rota.jobs.job import JobId
 from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.settle import find_settled, succeed_one
-from rota.postgres.foreign import Foreign, foreign
+from rota.postgres.block import Block
 from rota.postgres.pool import Database
 from rota.postgres.query import Query
-from rota.service.points import reach
 
 __all__ = ["Desk", "Held", "RunningJob", "Stopped", "Transaction", "current_job", "running"]
 
@@ -238,7 +236,7 @@ class RunningJob:
 _UNREAD = object()
 
 
-class Transaction:
+class Transaction(Block):
     """The block of `job.transaction()`. `connection` is what to write through, `result` what the job shall have returned."""
 
     def __init__(self, job: RunningJob, on: Any) -> None:
@@ -248,59 +246,15 @@ class Transaction:
             raise RotaError(
                 "job.transaction() needs a database, and this job runs inline, without one. Test it with a worker: see rota_app."
             )
+        super().__init__(job._desk.transactions, on)
         self._job = job
         self._desk = job._desk
-        self._on = None if on is None else foreign(on)
-        self.connection: Any = on
         self.result: Any = None
 
-    def __getattr__(self, name: str) -> Any:
-        """What the connection has, this has: `tx.execute(...)` is `tx.connection.execute(...)`."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.connection, name)
+    async def _settle(self) -> None:
+        self._job._still_ours(await self._own.run(self._success(), self._desk.database.schema))
 
-    @property
-    def _rota_connection(self) -> Any:
-        """Lets `task.on(tx)` enqueue in this transaction."""
-        return self.connection
-
-    async def __aenter__(self) -> Transaction:
-        await self._begin(self._on or self._desk.transactions.borrow(is_async=True))
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._end(error)
-
-    def __enter__(self) -> Transaction:
-        on = self._on or self._desk.transactions.borrow(is_async=False)
-        on.at_once(self._begin, on)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._own.at_once(self._end, error)
-
-    # Written once for both colours, as `postgres.foreign` is: on a sync connection nothing is ever waited for.
-
-    async def _begin(self, on: Foreign) -> None:
-        self._own = on
-        await on.begin()
-        self.connection = on.native
-
-    async def _end(self, error: BaseException | None) -> None:
-        if error is not None:
-            await self._own.rollback()
-            return
-        try:
-            self._job._still_ours(await self._own.run(self._success(), self._desk.database.schema))
-        except BaseException:
-            await self._own.rollback()
-            raise
-        reach("transaction.before_commit")
+    async def _commit(self) -> None:
         try:
             await self._own.commit()
         except Exception:
@@ -308,7 +262,6 @@ class Transaction:
             if not await self._was_committed():
                 raise
         self._job._held.settled = True
-        reach("transaction.after_commit")
 
     async def _was_committed(self) -> bool:
         database, query = self._desk.database, find_settled([self._job._held.claim])

@@ -40,6 +40,7 @@ from rota.jobs.outcome import (
 )
 from rota.jobs.settle import Attempt, find_locked, find_settled, settle, succeed
 from rota.jobs.suspects import Gate
+from rota.jobs.tracing import Tracing
 from rota.leases.control import Control
 from rota.postgres.connection import is_about_data
 from rota.postgres.query import Query
@@ -69,6 +70,7 @@ class JobSource:
         poll: Callable[[], float],
         only_once: Callable[[str], bool],
         facts: Facts,
+        tracing: Tracing | None = None,
     ) -> None:
         self._claimer = claimer
         self._gate = gate
@@ -78,6 +80,7 @@ class JobSource:
         self._poll = poll
         self._only_once = only_once
         self._facts = facts
+        self._tracing = tracing
         self._wary_until = 0.0
         self._seen_locked: set[JobId] = set()
         self._woken = asyncio.Event()
@@ -243,6 +246,12 @@ class JobSource:
 
     async def _written(self, outcomes: Sequence[Succeeded] | Sequence[Unsuccessful]) -> dict[Attempt, str]:
         """Write the outcomes down; returns where the job of each attempt that was still ours went."""
+        if self._tracing is None:
+            return await self._write(outcomes)
+        with self._tracing.settling(outcomes):
+            return await self._write(outcomes)
+
+    async def _write(self, outcomes: Sequence[Succeeded] | Sequence[Unsuccessful]) -> dict[Attempt, str]:
         if isinstance(outcomes[0], Succeeded):
             return dict.fromkeys(await self._run(succeed(outcomes)), "succeeded")  # type: ignore[arg-type]
         settled = await self._run(settle(outcomes, self._channel))  # type: ignore[arg-type]
@@ -278,13 +287,14 @@ class JobSource:
         what = (job.id, job.task, job.queue, job.attempt)
         if isinstance(outcome, Succeeded | AlreadySettled) or fate == "succeeded":
             # or its body has committed that in a child, and the child has died since, or was ended
-            return JobSucceeded(*what, outcome.seconds)
+            return JobSucceeded(*what, outcome.seconds, job.waited)
         if isinstance(outcome, HandedBack):
             return None
         if isinstance(outcome, Lost):
             return JobLost(*what, self._control().member, fate, outcome.failure.message)
         if isinstance(outcome, Cancelled) or fate == "cancelled":
-            return JobCancelled(*what, outcome.seconds, outcome.reason if isinstance(outcome, Cancelled) else None)
+            reason = outcome.reason if isinstance(outcome, Cancelled) else None
+            return JobCancelled(*what, outcome.seconds, reason, job.waited)
         if isinstance(outcome, Snoozed):
-            return JobSnoozed(*what, outcome.seconds, outcome.pause)
-        return JobFailed(*what, outcome.seconds, outcome.failure.error, outcome.pause)
+            return JobSnoozed(*what, outcome.seconds, outcome.pause, job.waited)
+        return JobFailed(*what, outcome.seconds, outcome.failure.error, outcome.pause, job.waited)

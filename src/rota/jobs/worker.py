@@ -28,6 +28,7 @@ from rota.jobs.running import Desk
 from rota.jobs.settle import Attempt, find_settled
 from rota.jobs.source import JobSource
 from rota.jobs.suspects import Gate
+from rota.jobs.tracing import Tracing
 from rota.leases.control import Control, Reactions
 from rota.postgres.keys import lock_key
 from rota.postgres.notify import wake_channel
@@ -84,8 +85,8 @@ class Companion(Protocol):
     async def failure(self) -> None:
         """Return never, or raise what the worker is to end for."""
 
-    async def empty(self) -> None:
-        """Return when there is nothing to do at this moment."""
+    async def empty(self) -> Sequence[str]:
+        """Return when there is nothing to do at this moment, with what hinders it from seeing whether there is."""
 
     async def drain(self, deadline: Deadline) -> None: ...
 
@@ -103,6 +104,7 @@ class Worker:
         facts: Facts,
         codec: Codec | None = None,
         scheduler: SchedulerLike | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._database = database
         self._scheduler = scheduler
@@ -143,6 +145,7 @@ class Worker:
             only_once=lambda task: tasks[task].options.retry.only_once,
             poll=lambda: settings.poll if self.control.hears else settings.poll_deaf,
             facts=facts,
+            tracing=tracing,
         )
         self._apart = database.apart("job", size=settings.concurrency)
         # transactions are where the user wants them, and what bodies report goes another way
@@ -157,6 +160,7 @@ class Worker:
             in_child=self._children.run,
             stuck=lambda job, outcome: self._consumer.abandon(job, outcome),
             occupied=lambda body: self._consumer.occupy(body),
+            tracing=tracing,
         )
         self._consumer: Consumer[ClaimedJob, Outcome] = Consumer(
             self._source,
@@ -174,6 +178,10 @@ class Worker:
     @property
     def stopping(self) -> bool:
         return self._stop.is_set()
+
+    @property
+    def finished(self) -> int:
+        return self._consumer.finished
 
     @property
     def control(self) -> Control:
@@ -268,17 +276,21 @@ class Worker:
         await self._settling.close()
 
     async def _empty(self) -> None:
-        """Return when a look from the start, made with nothing at hand, found nothing to claim."""
+        """Return when a look from the start, made with nothing at hand, found nothing to claim.
+
+        Raises RotaError when there may be something all the same, which a companion could not look for.
+        """
         while True:
             await self._consumer.wait_idle()
             before = self._consumer.finished
             if self._scheduler is not None:
                 await self._scheduler.catch_up()
-            for companion in self._companions:
-                await companion.empty()
+            hindered = [why for companion in self._companions for why in await companion.empty()]
             await self._source.found_nothing()
             if self._consumer.idle and self._consumer.finished == before:
-                return
+                break
+        if hindered:
+            raise RotaError("\n".join([*hindered, "All else is done. Mend that, and drain again."]))
 
     async def _rescue(self) -> None:
         """Take over from ended members: at once when we ended one, and now and then, in case a rescuer died at it."""

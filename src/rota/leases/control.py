@@ -132,6 +132,7 @@ class Control:
         self._trust = Trust(self.settings)
         self._unsteady_until = 0.0
         self._stepped_at = 0.0
+        self._came_round_at = boottime()
         self._seeking: frozenset[str] = frozenset()
         self._leading: frozenset[str] = frozenset()
         self._beat_now = False
@@ -208,6 +209,16 @@ class Control:
         return answer
 
     @property
+    def renewed_ago(self) -> float:
+        """How many seconds ago the last renewal of the lease was asked for."""
+        return boottime() - self._trust.renewed_at
+
+    @property
+    def silent_for(self) -> float:
+        """For how many seconds the thread has not come round; 0 while it waits for the database, which is no fault of its own."""
+        return 0.0 if self._session.asking else boottime() - self._came_round_at
+
+    @property
     def hears(self) -> bool:
         """Whether wake-ups arrive; polling more often is the answer while they do not."""
         return self._hearing.hears
@@ -244,6 +255,7 @@ class Control:
     def _run(self) -> None:
         failures = 0
         while not self._stopping.is_set():
+            self._came_round_at = boottime()
             try:
                 if not self._session.stands:
                     self._attach()

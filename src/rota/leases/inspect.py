@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from rota.postgres.query import Query, many, statement
+from rota.postgres.query import Query, many, scalar, statement
 
-__all__ = ["LeaderView", "TermView", "list_leaders", "list_terms"]
+__all__ = ["LeaderView", "TermView", "count_members", "list_leaders", "list_terms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +105,13 @@ LIST_TERMS = statement(
 def list_terms(name: str, *, limit: int = 100) -> Query[list[TermView]]:
     """The terms of a name, the last first."""
     return LIST_TERMS.query({"name": name, "limit": limit}, read=many(TermView))
+
+
+COUNT_MEMBERS = statement(
+    "count_members", "select count(*) from {schema}.members as member where member.ended_at is null"
+)
+
+
+def count_members() -> Query[int]:
+    """How many processes have a lease."""
+    return COUNT_MEMBERS.query(read=scalar)

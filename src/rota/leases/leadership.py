@@ -11,6 +11,7 @@ import itertools
 import math
 import random
 import time
+from contextvars import Token
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -21,7 +22,7 @@ from rota.leases.control import Control, Reactions
 from rota.leases.interrupt import Interrupt
 from rota.leases.leads import Leads, Seat
 from rota.leases.membership import Membership, Place
-from rota.leases.term import Term, answered, answered_sync
+from rota.leases.term import Term, answered, answered_sync, leading
 from rota.leases.terms import acquire_lease, evict_stale, stand_by
 from rota.postgres.names import check_name
 from rota.postgres.query import Query
@@ -117,6 +118,7 @@ class Leadership:
         self._place: Place | None = None
         self._term: Term | None = None
         self._interrupt: Interrupt | None = None
+        self._before: Token[Term | None] | None = None
 
     def wait(self, timeout: Duration | None = None) -> Leadership:
         """The same, waiting for its turn; for at most this long, then LeadershipHeld is raised.
@@ -144,6 +146,7 @@ class Leadership:
         self._place, self._term = await self._lead(_InLoop())
         self._interrupt = Interrupt(self._term.look)
         self._term.on_news = self._interrupt.look
+        self._before = leading.set(self._term)
         return self._term
 
     async def __aexit__(
@@ -154,6 +157,7 @@ class Leadership:
         assert self._interrupt is not None
         interrupted = self._interrupt.close(error)
         loss = self._term.loss()
+        self._leave_context()
         try:
             await asyncio.shield(self._term.give_up(self._term.patience))
         finally:
@@ -166,6 +170,7 @@ class Leadership:
             self._lead(_InThread()).send(None)
         except StopIteration as end:
             self._place, self._term = end.value
+            self._before = leading.set(self._term)
             return self._term
         raise AssertionError("a thread was suspended")
 
@@ -175,12 +180,18 @@ class Leadership:
         assert self._term is not None
         assert self._place is not None
         loss = None if self._term.resigned else self._term.loss_sync()
+        self._leave_context()
         try:
             self._term.give_up_sync(self._term.patience)
         finally:
             self._place.leave_sync()
         if loss is not None and error is None:
             raise loss
+
+    def _leave_context(self) -> None:
+        with contextlib.suppress(ValueError):  # entered in another task, whose context is its own
+            if self._before is not None:
+                leading.reset(self._before)
 
     async def _lead(self, way: Way) -> tuple[Place, Term]:
         """Try until it is won, or not to be had the way it was asked for."""

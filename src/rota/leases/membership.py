@@ -34,6 +34,7 @@ class _Member:
     work: Mapping[str, Any] | None
     guests: list[Reactions] = field(default_factory=list)
     joined: Future[Control] = field(default_factory=Future)
+    worker: Reactions | None = None  # whose work it is
 
     @property
     def gone(self) -> bool:
@@ -106,14 +107,14 @@ class Membership:
             self._members = [member for member in self._members if not member.gone]
             member = next((each for each in self._members if work is None or each.work is None), None)
             if member is None:
-                member = _Member(work, [reactions])
+                member = _Member(work, [reactions], worker=None if work is None else reactions)
                 member.joined.set_running_or_notify_cancel()  # who waits for it may be cancelled, and others wait too
                 self._members.append(member)
                 _in_thread(lambda: self._join(member))
                 return member
             member.guests.append(reactions)
             if work is not None:
-                member.work = work
+                member.work, member.worker = work, reactions
                 if member.joined.done():
                     member.joined.result().describe(work)
             return member
@@ -129,8 +130,8 @@ class Membership:
             member.joined.set_exception(error)
             return
         with self._lock:
-            if member.work is not None and member.work is not work:
-                control.describe(member.work)
+            if member.work is not work:
+                control.describe(member.work or {})
             deserted = not member.guests
             if deserted:
                 self._members.remove(member)
@@ -143,6 +144,10 @@ class Membership:
             if reactions not in member.guests:
                 return
             member.guests.remove(reactions)
+            if reactions is member.worker:
+                member.worker = member.work = None  # whoever stays does not do its work
+                if member.guests and member.joined.done() and not member.gone:
+                    member.joined.result().describe({})
             if member.guests or not member.joined.done():
                 return  # if it is yet to join, and finds nobody then, it leaves by itself
             with contextlib.suppress(ValueError):

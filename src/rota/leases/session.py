@@ -33,6 +33,8 @@ class ControlSession:
     def __init__(self, connector: Connector, schema: str, bell: Bell) -> None:
         self.connection: BoundedConnection | None = None
         self.pooled = False
+        #: whether it waits for the server, for a name to be resolved, or for the network
+        self.asking = False
         self.asked_at = self.opened_at = boottime()
         self._connector = connector
         self._schema = schema
@@ -75,7 +77,8 @@ class ControlSession:
         """Have a new one. Raises what stands in the way."""
         self.close()
         self.asked_at = boottime()
-        self.connection = connection = self._connector.connect_sync()
+        with self._asking():
+            self.connection = connection = self._connector.connect_sync()
         connection.well_at = self.asked_at
         self.opened_at = boottime()
         self.pooled = not is_direct(connection)
@@ -92,7 +95,7 @@ class ControlSession:
         connection = self.connection
         assert connection is not None
         asked_at, asleep = boottime(), _asleep()
-        with self.in_words():
+        with self._asking(), self.in_words():
             answer = ask_sync(connection, self._schema, query)
         # it stood when it was asked, and perhaps no longer: the answer may have waited for us
         connection.well_at = max(connection.well_at, asked_at)
@@ -106,6 +109,14 @@ class ControlSession:
             if self._readable(self.connection, seconds):
                 self.connection.pgconn.consume_input()
                 self._readable(self.connection, 0.0)
+
+    @contextlib.contextmanager
+    def _asking(self) -> Generator[None]:
+        self.asking = True
+        try:
+            yield
+        finally:
+            self.asking = False
 
     @contextlib.contextmanager
     def in_words(self) -> Generator[None]:

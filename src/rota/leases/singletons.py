@@ -92,8 +92,9 @@ class Singletons:
                 task.result()
         await asyncio.Event().wait()
 
-    async def empty(self) -> None:
+    async def empty(self) -> list[str]:
         """There is never anything to wait for: a drain runs none of them."""
+        return []
 
     async def drain(self, deadline: Deadline) -> None:
         """Cancel them, and give up the term of each that has ended, until the deadline or `hurry`.

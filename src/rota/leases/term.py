@@ -12,6 +12,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
@@ -24,7 +25,7 @@ from rota.leases.terms import Acquired, confirm_term, resign_lease
 from rota.postgres.pool import Database
 from rota.postgres.query import Query
 
-__all__ = ["Term", "answered", "answered_sync"]
+__all__ = ["Term", "answered", "answered_sync", "leading"]
 
 T = TypeVar("T")
 
@@ -223,3 +224,7 @@ def _no_answer(query: Query[Any]) -> DatabaseUnavailable:
         f"PostgreSQL did not answer {query.statement.name!r} within {_ANSWER_SECONDS:g} s. Nothing is wrong with the call; check that "
         "the server is up and reachable, then repeat it."
     )
+
+
+#: the term under which this code runs: for those who tell of it, and nothing is decided by it
+leading: ContextVar[Term | None] = ContextVar("rota_leading", default=None)

@@ -74,7 +74,8 @@ class PollerDefinition:
         """What people are shown of it who do not have this app."""
         schema, table = self.table
         given: Mapping[str, Any] = {
-            "table": table if schema is None else f"{schema}.{table}",
+            # a pair where it could not be told from the text what the schema is
+            "table": table if schema is None else [schema, table] if "." in schema else f"{schema}.{table}",
             "key": list(self.key),
             "last": self.last,
             "due": self.due,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -59,7 +59,11 @@ Outcome = Polled | FailedPoll | SettledPoll
 
 
 class Executor:
-    """Runs the handler of one poller."""
+    """Runs the handler of one poller.
+
+    `occupied` is told of a thread that goes on after its poll was cancelled. Without it such a poll goes on as well, until its
+    thread has ended or it is cancelled again: its row is not for others while the handler still does something.
+    """
 
     def __init__(
         self,
@@ -69,7 +73,7 @@ class Executor:
         transactions: Database,
         stopping: Callable[[], bool],
         facts: Facts,
-        occupied: Callable[[Future[Any]], None] = lambda body: None,
+        occupied: Callable[[Future[Any]], None] | None = None,
     ) -> None:
         self._definition = plan.definition
         self._columns = plan.columns
@@ -136,35 +140,46 @@ class Executor:
                     "with a class that leaves the column out"
                 )
         row = definition.reader.build(values)
+        timeout = definition.timeout
+        until = None if timeout is None else asyncio.get_running_loop().time() + timeout
         if self._is_async:
-            return await self._within(definition.handler(row))
+            return await self._within(until, definition.handler(row))
+        value = await self._call_in_thread(until, row)
+        # a coroutine, from what did not look like a coroutine function
+        return await self._within(until, value) if inspect.isawaitable(value) else value
+
+    async def _call_in_thread(self, until: float | None, row: Any) -> Any:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(definition.concurrency, thread_name_prefix="rota-poll")
+            self._threads = ThreadPoolExecutor(self._definition.concurrency, thread_name_prefix="rota-poll")
         threads = self._threads
-        future = threads.submit(contextvars.copy_context().run, _called, definition.handler, row)
+        future = threads.submit(contextvars.copy_context().run, _called, self._definition.handler, row)
+        ended = asyncio.wrap_future(future)
         try:
-            value = await self._within(asyncio.wrap_future(future))
+            try:
+                return await self._within(until, asyncio.shield(ended))
+            except asyncio.CancelledError:
+                if self._occupied is not None or future.cancel():
+                    raise
+                return await self._within(until, ended)
         except (TimeoutError, asyncio.CancelledError):
             if not future.done() and not future.cancel():
                 # its thread is lost to others, who must not wait for it
+                ended.cancel()
                 threads.shutdown(wait=False)
                 if self._threads is threads:
                     self._threads = None
-                self._occupied(future)
+                if self._occupied is not None:
+                    self._occupied(future)
             raise
-        # a coroutine, from what did not look like a coroutine function
-        return await self._within(value) if inspect.isawaitable(value) else value
 
-    async def _within(self, body: Any) -> Any:
-        timeout = self._definition.timeout
-        if timeout is None:
-            return await body
+    async def _within(self, until: float | None, body: Awaitable[Any]) -> Any:
         try:
-            async with asyncio.timeout(timeout) as limit:
+            async with asyncio.timeout_at(until) as limit:
                 return await body
         except TimeoutError as error:
             if not limit.expired():
                 raise  # one of the handler's own
+            timeout = self._definition.timeout
             raise TimeoutError(f"the handler took longer than its timeout of {timeout:g} s") from error.__context__
 
 

@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 
 from rota.pollers.due import Plan
 from rota.pollers.look import CLOCK, look, look_for_lost
-from rota.postgres.query import Query, many, one, one_or_none, statement
+from rota.postgres.query import Query, many, one, one_or_none, scalar, statement
 
 __all__ = [
     "Backlog",
@@ -20,6 +20,8 @@ __all__ = [
     "ParkedRow",
     "PollerView",
     "backlog",
+    "count_due",
+    "count_parked",
     "find_holder",
     "get_poller",
     "list_parked",
@@ -58,6 +60,8 @@ class PollerView:
     held: int
     waiting: int
     parked: int
+    #: how many live workers poll for it
+    workers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +135,49 @@ def backlog(plan: Plan) -> Query[Backlog]:
     return counting.query({"poller": plan.definition.name}, read=one(Backlog))
 
 
+_COUNTED = """
+    select
+        count(*), count(*) filter (where rota_next.rota_due_at is null), min(rota_next.rota_due_at),
+        extract(epoch from (select rota_clock.rota_now from rota_clock) - min(rota_next.rota_due_at))::float8
+    from (select * from rota_lost union all select * from rota_found) as rota_next
+"""
+
+
+def count_due(plan: Plan, *, most: int) -> Query[Backlog]:
+    """Count what is due as a look finds it: no more than `most` rows, by the index of looks, and none while it is paused."""
+    lost, parts = look_for_lost(plan)
+    due, others = look(plan)
+    text = f"{CLOCK}{lost},{due} {_COUNTED}".replace("{columns}", f"{plan.when[1]} as rota_due_at")
+    counting = statement(f"count_due:{plan.definition.name}", text).composed(parts | others | {"lock": ""})
+    return counting.query({"poller": plan.definition.name, "limit": most}, read=one(Backlog))
+
+
+PARKED = statement(
+    "count_parked",
+    """
+    select count(*)
+    from (
+        select
+        from {schema}.poll_claims as claim
+        where claim.poller = %(poller)s
+          and claim.parked_at is not null
+        limit %(most)s
+    ) as parked
+    """,
+)
+
+
+def count_parked(poller: str, *, most: int) -> Query[int]:
+    """How many rows of a poller are parked; no more than `most`."""
+    return PARKED.query({"poller": poller, "most": most}, read=scalar)
+
+
 LIST_POLLERS = statement(
     "list_pollers",
     """
     select
         poller.name, poller.definition, poller.declared_at, poller.paused_at, poller.paused_by,
-        coalesce(claims.held, 0), coalesce(claims.waiting, 0), coalesce(claims.parked, 0)
+        coalesce(claims.held, 0), coalesce(claims.waiting, 0), coalesce(claims.parked, 0), coalesce(known.workers, 0)
     from {schema}.pollers as poller
     left join (
         select
@@ -147,6 +188,15 @@ LIST_POLLERS = statement(
         from {schema}.poll_claims as claim
         group by claim.poller
     ) as claims on claims.poller = poller.name
+    left join (
+        select told.name, count(*) as workers
+        from {schema}.members as member
+        cross join lateral jsonb_array_elements_text(
+            case jsonb_typeof(member.work -> 'pollers') when 'array' then member.work -> 'pollers' else '[]' end
+        ) as told (name)
+        where member.ended_at is null
+        group by told.name
+    ) as known on known.name = poller.name
     where %(name)s::text is null or poller.name = %(name)s
     order by poller.name
     """,

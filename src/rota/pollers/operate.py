@@ -1,8 +1,9 @@
-"""What a person does with pollers: have them rest and go on, and release rows that are parked, waiting or held."""
+"""What a person does with pollers: have them rest and go on, release rows that are parked, waiting or held, and forget them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from psycopg.types.json import Jsonb
@@ -10,9 +11,9 @@ from psycopg.types.json import Jsonb
 from rota.errors import NotPossible
 from rota.pollers.inspect import ParkedRow, PollerView, get_poller, list_parked
 from rota.postgres.audit import record
-from rota.postgres.query import Query, Steps, nothing, scalar, statement
+from rota.postgres.query import Query, Steps, nothing, one, scalar, statement
 
-__all__ = ["find_parked", "pause_poller", "release_rows", "resume_poller"]
+__all__ = ["ForgottenPoller", "find_parked", "forget_poller", "pause_poller", "release_rows", "resume_poller"]
 
 PAUSE = statement(
     "pause_poller",
@@ -92,6 +93,86 @@ def release_rows(poller: str, keys: Sequence[Sequence[Any]] | None, *, held: boo
     told = None if keys is None else [list(key) for key in keys[:100]]
     yield record(by, "poller.release", {"poller": poller, "rows": count, "keys": told, "held": held})
     return count
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenPoller:
+    """What was remembered of a poller: rows that waited or were held by the dead, rows that were parked, and paces of rows."""
+
+    name: str
+    waiting: int
+    parked: int
+    paces: int
+
+
+WHO_POLLS = statement(
+    "who_polls",
+    """
+    select member.name
+    from {schema}.members as member
+    where member.ended_at is null
+      and (
+          member.work -> 'pollers' ? %(poller)s
+          -- by hand
+          or exists (
+              select from {schema}.poll_claims as claim where claim.member = member.id and claim.poller = %(poller)s
+          )
+      )
+    order by member.name
+    """,
+)
+FORGET = statement(
+    "forget_poller",
+    """
+    with chosen as materialized (
+        select claim.key
+        from {schema}.poll_claims as claim
+        where claim.poller = %(poller)s
+        order by claim.key
+        for update
+    ), claims as (
+        delete from {schema}.poll_claims as claim
+        using chosen
+        where claim.poller = %(poller)s
+          and claim.key = chosen.key
+        returning claim.parked_at
+    ), paces as (
+        delete from {schema}.poll_intervals as pace
+        where pace.poller = %(poller)s
+        returning pace.key
+    ), declared as (
+        delete from {schema}.pollers as poller
+        where poller.name = %(poller)s
+    )
+    select
+        %(poller)s::text,
+        (select count(*) from claims where claims.parked_at is null),
+        (select count(*) from claims where claims.parked_at is not null),
+        (select count(*) from paces)
+    """,
+)
+
+
+def forget_poller(name: str, by: str) -> Steps[ForgottenPoller]:
+    """Forget a poller that no code has any more, with all that is remembered of its rows. Theirs are not touched.
+
+    Raises NotPossible while a live process polls for it: it would go on without its failures, and declare it again when it restarts.
+    """
+    yield from _found(name)
+    polling: list[str] = yield WHO_POLLS.query({"poller": name}, read=lambda rows: [row[0] for row in rows])
+    if polling:
+        raise NotPossible(
+            f"Poller {name!r} cannot be forgotten: {_some(polling)} of `rota members` poll for it. Take it out of the code, or "
+            "leave it out with `rota worker --pollers ...`, and restart them; then forget it."
+        )
+    forgotten: ForgottenPoller = yield FORGET.query({"poller": name}, read=one(ForgottenPoller))
+    counts = {"waiting": forgotten.waiting, "parked": forgotten.parked, "paces": forgotten.paces}
+    yield record(by, "poller.forget", {"poller": name, **counts})
+    return forgotten
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def find_parked(name: str, *, limit: int, after: Sequence[Any] | None) -> Steps[list[ParkedRow]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import signal
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
@@ -14,17 +12,16 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from rota.clock import Deadline
 from rota.errors import ConfigurationError, DatabaseUnavailable, NotPossible, RotaError
 from rota.facts import Facts, RowLost
-from rota.leases.control import Control, Reactions
-from rota.leases.membership import Membership
+from rota.leases.control import Control
+from rota.pollers.by_hand import ByHand
 from rota.pollers.check import PollerCheck, check_poller
 from rota.pollers.claim import ClaimedRow
 from rota.pollers.ddl import ddl_of
-from rota.pollers.declare import declare_pollers
 from rota.pollers.definition import PollerDefinition
 from rota.pollers.due import Plan
 from rota.pollers.execute import Executor, FailedPoll, Outcome
 from rota.pollers.inspect import Backlog, DueRow, Holder, backlog, find_holder, preview_rows
-from rota.pollers.plan import plan_of
+from rota.pollers.long_keys import is_too_long
 from rota.pollers.rescue import rescue_rows
 from rota.pollers.running import key_text
 from rota.pollers.sessions import Sessions
@@ -68,7 +65,9 @@ class Home(Protocol):
 
     database: Database
     facts: Facts
-    _membership: Membership
+    _by_hand: ByHand
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]: ...
 
 
 class Poller(Generic[P, R]):
@@ -91,6 +90,9 @@ class Poller(Generic[P, R]):
 
         Rows that fail wait for their next attempt and do not count, so that they take the place of no other; ten times `max_rows`
         ends a round all the same. With `dry_run` nothing is taken: `claimed` says how many would be.
+
+        Cancelled, it gives back what is not polled, but for rows whose handler runs in a thread: those it keeps until that has
+        ended, or it is cancelled again.
         """
         if not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1:
             raise ConfigurationError(f"max_rows cannot be {max_rows!r}: it is a whole number, 1 or more.")
@@ -100,7 +102,7 @@ class Poller(Generic[P, R]):
             return await round_.poll_due(max_rows)
 
     def run_once_sync(self, max_rows: int = 10, *, dry_run: bool = False) -> PollStats:
-        return _now(self.run_once(max_rows, dry_run=dry_run), "run_once")
+        return self._now(self.run_once(max_rows, dry_run=dry_run), "run_once")
 
     async def poll(self, *key: Any) -> PollStats:
         """Poll the row of this key now, be it due or not, waiting for another attempt or parked.
@@ -113,64 +115,52 @@ class Poller(Generic[P, R]):
             return await round_.poll_this(values)
 
     def poll_sync(self, *key: Any) -> PollStats:
-        return _now(self.poll(*key), "poll")
+        return self._now(self.poll(*key), "poll")
 
     async def preview(self, max_rows: int = 10) -> list[DueRow]:
         """The rows that would be taken next, in their order."""
-        async with self._sessions() as sessions:
-            plan = await plan_of(sessions.looking, self.definition)
-            return await sessions.looking.run(preview_rows(plan, max_rows))
+        async with self._home._by_hand.look(self.definition) as (plan, database):
+            return await database.run(preview_rows(plan, max_rows))
 
     def preview_sync(self, max_rows: int = 10) -> list[DueRow]:
-        return _now(self.preview(max_rows), "preview")
+        return self._now(self.preview(max_rows), "preview")
 
     async def backlog(self) -> Backlog:
         """How many rows are due at this moment that nobody has yet, and since when; counts all of them."""
-        async with self._sessions() as sessions:
-            return await sessions.looking.run(backlog(await plan_of(sessions.looking, self.definition)))
+        async with self._home._by_hand.look(self.definition) as (plan, database):
+            return await database.run(backlog(plan))
 
     def backlog_sync(self) -> Backlog:
-        return _now(self.backlog(), "backlog")
+        return self._now(self.backlog(), "backlog")
 
     async def check(self) -> PollerCheck:
         """How PostgreSQL finds its due rows, which index is missing for that, and what else to know; changes nothing."""
-        async with self._sessions() as sessions:
-            return await check_poller(sessions.looking, self.definition)
+        async with self._home._by_hand.fresh() as database:
+            return await check_poller(database, self.definition)
 
     def check_sync(self) -> PollerCheck:
-        return _now(self.check(), "check")
+        return self._now(self.check(), "check")
 
     async def ddl(self, *, notify: bool = False) -> str:
         """SQL for whoever may change the table: the index that is missing, and with `notify` a trigger that wakes idle workers
         when rows are written. Runs none of it."""
-        async with self._sessions() as sessions:
-            return await ddl_of(sessions.looking, self.definition, notify=notify)
+        async with self._home._by_hand.fresh() as database:
+            return await ddl_of(database, self.definition, notify=notify)
 
     def ddl_sync(self, *, notify: bool = False) -> str:
-        return _now(self.ddl(notify=notify), "ddl")
+        return self._now(self.ddl(notify=notify), "ddl")
 
-    @contextlib.asynccontextmanager
-    async def _sessions(self) -> AsyncIterator[Sessions]:
-        sessions = Sessions(self._home.database, pollers=1, handlers=self.definition.concurrency)
-        try:
-            yield sessions
-        finally:
-            await sessions.close()
+    def _now(self, call: Coroutine[Any, Any, T], verb: str) -> T:
+        return self._home._by_hand.call(call, verb)
 
     @contextlib.asynccontextmanager
     async def _round(self) -> AsyncIterator[_Round]:
-        async with self._sessions() as sessions:
-            plan = await plan_of(sessions.looking, self.definition)
-            await sessions.settling.run(declare_pollers([self.definition]))
-            place = await self._home._membership.enter(Reactions())
-            round_ = _Round(plan, sessions, place.control, self._home.facts)
+        async with self._home._by_hand.round(self.definition) as (plan, sessions, control):
+            round_ = _Round(plan, sessions, control, self._home.facts)
             try:
                 yield round_
             finally:
-                try:
-                    await round_.close()
-                finally:
-                    await place.leave()
+                await round_.close()
 
     def __repr__(self) -> str:
         return f"<Poller {self.name!r}>"
@@ -185,7 +175,9 @@ class _Round:
         self._sessions = sessions
         self._control = control
         self._facts = facts
-        self._executor = Executor(plan, finish, transactions=sessions.transactions, stopping=lambda: False, facts=facts)
+        self._executor = Executor(
+            plan, finish, transactions=sessions.transactions, stopping=lambda: self._ending, facts=facts
+        )
         self._source = PollSource(
             plan,
             finish,
@@ -196,9 +188,11 @@ class _Round:
             settled=self._settled,
         )
         self._completed = 0
-        self._errors: list[str] = []
+        self._errors: dict[tuple[int, str], str] = {}  # by claim, in the order in which rows were taken; most are empty
         self._held: list[ClaimedRow] = []
+        self._waiting: list[ClaimedRow] = []  # those of them that were not begun
         self._places = asyncio.Semaphore(plan.definition.concurrency)
+        self._caller: asyncio.Task[Any] | None = None
         self._ending = False
 
     async def poll_due(self, max_rows: int) -> PollStats:
@@ -214,25 +208,30 @@ class _Round:
             if not self._source.found_more:
                 break
             looks_in_vain += 1  # others had first what was found, and there is more
-        return PollStats(claimed, self._completed, self._errors)
+        return PollStats(claimed, self._completed, self._told())
 
     def _check_look(self) -> None:
         """Raise why nothing was found, if it is not for want of due rows."""
-        name = self._plan.definition.name
         if self._source.hindered_by is not None:
-            raise RotaError(
-                f"Poller {name!r} cannot look for rows of {self._plan.shape}: PostgreSQL says {self._source.hindered_by!r}."
-            )
+            raise RotaError(self._source.hindered_by)
         if not self._control.may_act:
             raise DatabaseUnavailable(
-                f"Poller {name!r} may not take rows: the session that keeps this process's lease is lost. Nothing is wrong with the "
-                "call; repeat it when the database is back."
+                f"Poller {self._plan.definition.name!r} may not take rows: the session that keeps this process's lease is lost. "
+                "Nothing is wrong with the call; repeat it when the database is back."
             )
 
     async def poll_this(self, key: list[Any]) -> PollStats:
         await self._rescue()
         name = self._plan.definition.name
-        exists, row = await self._source.claim_this(key)
+        try:
+            exists, row = await self._source.claim_this(key)
+        except RotaError as error:
+            if not is_too_long(error):
+                raise
+            raise NotPossible(
+                f"Poller {name!r} cannot poll row {key_text(key)[:100]}…: its key is too long for a claim, which takes about "
+                "2,600 bytes. Give the table a shorter unique key for key=..."
+            ) from error
         if row is None and not exists:
             raise NotPossible(
                 f"Poller {name!r} cannot poll row {key_text(key)}: there is none in {self._plan.shape}"
@@ -242,7 +241,7 @@ class _Round:
             holder: Holder | None = await self._sessions.settling.run(find_holder(self._plan, key))
             return PollStats(held_by=holder.name if holder else "someone who has just ended")
         await self._run([row])
-        return PollStats(1, self._completed, self._errors)
+        return PollStats(1, self._completed, self._told())
 
     async def close(self) -> None:
         """Give back what was taken and not settled: the caller was cancelled, or PostgreSQL did not answer."""
@@ -259,6 +258,9 @@ class _Round:
     async def _run(self, rows: Sequence[ClaimedRow]) -> None:
         """Poll these to their end."""
         self._held += rows
+        self._waiting = [*rows]
+        self._errors |= {_claim(row): "" for row in rows}
+        self._caller = asyncio.current_task()
         tasks = [asyncio.create_task(self._run_one(row)) for row in rows]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -267,38 +269,51 @@ class _Round:
         finally:
             self._ending = True  # whose cancellation is whose
             for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+                if not task.cancelling():  # whoever cleans up is left to it
+                    task.cancel()
+            # a handler in a thread goes on to its end; others need not wait for it to have what was not begun
+            unbegun = self._source.hand_back(self._waiting)
+            await asyncio.gather(unbegun, *tasks, return_exceptions=True)
             self._ending = False
 
     async def _run_one(self, row: ClaimedRow) -> None:
         async with self._places:
+            self._waiting.remove(row)
             try:
                 outcome = await self._executor.run(row)
             except BaseException as error:
-                if self._ending or isinstance(error, KeyboardInterrupt):
-                    raise  # cancelled by us
+                if self._ending or self._is_cancelled() or isinstance(error, KeyboardInterrupt):
+                    raise  # cancelled by us, or along with us at the end of the loop
                 outcome = self._executor.broken(row, error)
         patience = Deadline.after(_LOCKED_PATIENCE)
         while await _patiently(lambda: self._source.settle([outcome])):
             if patience.left <= 0:
-                self._errors.append(
-                    f"{key_text(row.key)}: it was polled, but someone has it locked, so it is not stamped and will be polled again"
+                self._errors[_claim(row)] = (
+                    "it was polled, but someone has it locked, so it is not stamped and will be polled again"
                 )
                 return  # it is given back at the end
             await asyncio.sleep(_LOCKED_SECONDS)
         self._held.remove(row)
 
+    def _told(self) -> list[str]:
+        return [f"{key}: {error}" for (_, key), error in self._errors.items() if error]
+
+    def _is_cancelled(self) -> bool:
+        return self._caller is not None and self._caller.cancelling() > 0
+
     def _settled(self, outcome: Outcome, fate: str) -> None:
-        key = key_text(outcome.row.key)
         if fate == "failed" and isinstance(outcome, FailedPoll):
-            self._errors.append(f"{key}: {outcome.failure.type}: {outcome.failure.message}")
+            self._errors[_claim(outcome.row)] = f"{outcome.failure.type}: {outcome.failure.message}"
         elif fate == "lost":
-            self._errors.append(
-                f"{key}: ClaimLost: it was taken over meanwhile, and what this poll did changed nothing"
+            self._errors[_claim(outcome.row)] = (
+                "ClaimLost: it was taken over meanwhile, and what this poll did changed nothing"
             )
         else:
             self._completed += 1
+
+
+def _claim(row: ClaimedRow) -> tuple[int, str]:
+    return row.token, key_text(row.key)
 
 
 def _key(given: tuple[Any, ...], definition: PollerDefinition) -> list[Any]:
@@ -320,33 +335,3 @@ async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
             if patience.left <= 0:
                 raise
         await asyncio.sleep(_PAUSE_SECONDS)
-
-
-def _now(call: Coroutine[Any, Any, R], verb: str) -> R:
-    """Run it to its end in an event loop of its own."""
-    with contextlib.suppress(RuntimeError):
-        asyncio.get_running_loop()
-        call.close()
-        raise RotaError(f"{verb}_sync() cannot run inside an event loop. Write: await poller.{verb}(...)")
-    ended = False
-
-    async def until_ended() -> R:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-
-        def end() -> None:
-            nonlocal ended
-            ended = True
-            task.cancel()
-
-        # what was taken is given back before a process ends that is told to, unless it has ideas of its own
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            loop.add_signal_handler(signal.SIGTERM, end)
-        return await call
-
-    try:
-        return asyncio.run(until_ended())
-    except asyncio.CancelledError:
-        if ended:
-            signal.raise_signal(signal.SIGTERM)
-        raise

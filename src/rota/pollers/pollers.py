@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -12,7 +13,14 @@ from rota.pollers.adaptive import Adaptive
 from rota.pollers.check import PollerCheck
 from rota.pollers.definition import CountedFrom, PollerDefinition, Unit, define
 from rota.pollers.inspect import ParkedRow, PollerView, list_pollers
-from rota.pollers.operate import find_parked, pause_poller, release_rows, resume_poller
+from rota.pollers.operate import (
+    ForgottenPoller,
+    find_parked,
+    forget_poller,
+    pause_poller,
+    release_rows,
+    resume_poller,
+)
 from rota.pollers.poller import Home, Poller
 from rota.pollers.shape import key_value
 from rota.pollers.tally import PollerTally, Tally
@@ -21,7 +29,7 @@ from rota.postgres.notify import poll_channel
 from rota.postgres.query import Steps
 from rota.retry import Retry
 
-__all__ = ["Pollers"]
+__all__ = ["Pollers", "choose_pollers"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -108,6 +116,7 @@ class Pollers(Mapping[str, Poller[..., Any]]):
                 raise ConfigurationError(
                     f"There is a poller {definition.name!r} already. Give one of them another name with @app.poller(name=...)."
                 )
+            definition = replace(definition, handler=self._home.around(function))
             self._pollers[definition.name] = poller = Poller[Any, Any](definition, self._home)
             return poller
 
@@ -184,6 +193,16 @@ class Pollers(Mapping[str, Poller[..., Any]]):
     ) -> int:
         return self._home.database.run_steps_sync(self._releasing(name, keys, held, by), dry_run=dry_run)
 
+    async def forget(self, name: str, *, by: str | None = None, dry_run: bool = False) -> ForgottenPoller:
+        """Forget a poller that is no longer in any code, and what is remembered of its rows: failures, parked rows, paces.
+
+        The table that it polled is not touched. Raises NotPossible while a live process polls for it.
+        """
+        return await self._home.database.run_steps(forget_poller(name, actor(by)), dry_run=dry_run)
+
+    def forget_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> ForgottenPoller:
+        return self._home.database.run_steps_sync(forget_poller(name, actor(by)), dry_run=dry_run)
+
     def _releasing(self, name: str, keys: Sequence[Any] | None, held: bool, by: str | None) -> Steps[int]:
         given = None if keys is None else [variant for key in keys for variant in _as_claimed(key)]
         return release_rows(name, given, held=held, by=actor(by), channel=self._channel)
@@ -204,6 +223,17 @@ class Pollers(Mapping[str, Poller[..., Any]]):
 
     def __len__(self) -> int:
         return len(self._pollers)
+
+
+def choose_pollers(pollers: Mapping[str, Poller[..., Any]], names: Sequence[str] | None) -> list[PollerDefinition]:
+    """Those of these names, or all if None. Raises ConfigurationError for a name that none has."""
+    if isinstance(names, str):
+        raise ConfigurationError(f"pollers is a list of names, not text: write pollers=[{names!r}].")
+    chosen = list(pollers) if names is None else list(dict.fromkeys(names))
+    if unknown := [name for name in chosen if name not in pollers]:
+        known = ", ".join(sorted(pollers)) or "none"
+        raise ConfigurationError(f"This app has no poller {', '.join(map(repr, unknown))}; it has {known}.")
+    return [pollers[name].definition for name in chosen]
 
 
 def _as_claimed(key: Any) -> Iterator[list[Any]]:

@@ -21,8 +21,9 @@ from rota.pollers.execute import Executor, Outcome
 from rota.pollers.plan import plan_of
 from rota.pollers.rescue import rescue_rows
 from rota.pollers.sessions import Sessions
-from rota.pollers.settle import Finish, tidy
+from rota.pollers.settle import Finish
 from rota.pollers.source import PollSource
+from rota.pollers.tidy import tidy
 from rota.postgres.notify import poll_channel
 from rota.postgres.pool import Database
 from rota.service.consume import Consumer
@@ -31,6 +32,7 @@ __all__ = ["Polling"]
 
 _RESCUE_SECONDS = 5.0  # the net under the rescue that follows at once when we end a member
 _TIDY_SECONDS = 600.0
+_TIDY_MORE_SECONDS = 1.0  # while there is more of it
 
 
 class Polling:
@@ -113,8 +115,8 @@ class Polling:
             for task in waiting[len(self._tasks) :]:
                 task.cancel()
 
-    async def empty(self) -> None:
-        """Return when a look of each poller, made with nothing at hand, found nothing."""
+    async def empty(self) -> list[str]:
+        """Return when a look of each poller, made with nothing at hand, found nothing, or was refused."""
         for part in self._parts.values():
             while True:
                 await part.consumer.wait_idle()
@@ -122,6 +124,7 @@ class Polling:
                 await part.source.found_nothing()
                 if part.consumer.idle and part.consumer.finished == before:
                     break
+        return [why for part in self._parts.values() if (why := part.source.hindered_by) is not None]
 
     async def drain(self, deadline: Deadline) -> None:
         """Stop in the one order that loses nothing: what was not begun is released at once."""
@@ -166,11 +169,13 @@ class Polling:
 
     async def _tidy(self) -> None:
         """Forget what is remembered of rows that are gone."""
+        more = False
         while True:
-            await asyncio.sleep(_TIDY_SECONDS * random.uniform(0.5, 1.5))
+            await asyncio.sleep(_TIDY_MORE_SECONDS if more else _TIDY_SECONDS * random.uniform(0.5, 1.5))
+            more = False
             for plan in self._plans:
                 with contextlib.suppress(RotaError):  # it comes again
-                    await self._sessions.settling.run(tidy(plan))
+                    more = await self._sessions.settling.run(tidy(plan)) or more
 
     def _in_loop(self, call: Callable[..., None], *given: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody cares any more

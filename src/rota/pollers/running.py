@@ -6,16 +6,14 @@ import contextvars
 import json
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from rota.errors import ClaimLost, RotaError
 from rota.pollers.adaptive import Changed
 from rota.pollers.claim import ClaimedRow
 from rota.pollers.settle import Fate, Finish
-from rota.postgres.foreign import Foreign, foreign
+from rota.postgres.block import Block
 from rota.postgres.pool import Database
-from rota.service.points import reach
 
 __all__ = ["Held", "NotDone", "PollTransaction", "RunningPoll", "current_poll", "key_text", "not_done", "running"]
 
@@ -102,70 +100,26 @@ class RunningPoll:
         return f"RunningPoll(poller={self.poller!r}, key={self.key!r}, attempt={self.attempt})"
 
 
-class PollTransaction:
+class PollTransaction(Block):
     """The block of `poll.transaction()`. `connection` is what to write through; set `changed` for a poller that adapts."""
 
     def __init__(self, poll: RunningPoll, on: Any) -> None:
         if poll._held.fate is not None:
             raise RotaError(f"{poll!r} has been settled already, in an earlier transaction of this handler.")
+        super().__init__(poll._held.transactions, on)
         self._held = poll._held
-        self._on = None if on is None else foreign(on)
-        self.connection: Any = on
         self.changed: bool | Changed = False
 
-    def __getattr__(self, name: str) -> Any:
-        """What the connection has, this has: `tx.execute(...)` is `tx.connection.execute(...)`."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.connection, name)
-
-    @property
-    def _rota_connection(self) -> Any:
-        """Lets `task.on(tx)` enqueue in this transaction."""
-        return self.connection
-
-    async def __aenter__(self) -> PollTransaction:
-        await self._begin(self._on or self._held.transactions.borrow(is_async=True))
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._end(error)
-
-    def __enter__(self) -> PollTransaction:
-        on = self._on or self._held.transactions.borrow(is_async=False)
-        on.at_once(self._begin, on)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._own.at_once(self._end, error)
-
-    # Written once for both colours, as `postgres.foreign` is: on a sync connection nothing is ever waited for.
-
-    async def _begin(self, on: Foreign) -> None:
-        self._own = on
-        await on.begin()
-        self.connection = on.native
-
-    async def _end(self, error: BaseException | None) -> None:
-        if error is not None:
-            await self._own.rollback()
-            return
+    async def _settle(self) -> None:
         held, changed = self._held, bool(self.changed)
-        try:
-            (fate,) = await self._own.run(held.finish.one(held.claim, changed), held.transactions.schema)
-            _check(held.claim, fate)
-        except BaseException:
-            await self._own.rollback()
-            raise
-        reach("transaction.before_commit")
-        held.unsure = True
+        (fate,) = await self._own.run(held.finish.one(held.claim, changed), held.transactions.schema)
+        _check(held.claim, fate)
+        self._settled: tuple[Fate, bool] = fate, changed
+
+    async def _commit(self) -> None:
+        self._held.unsure = True
         await self._own.commit()
-        held.fate, held.changed = fate, changed
-        reach("transaction.after_commit")
+        self._held.fate, self._held.changed = self._settled
 
 
 def _check(claim: ClaimedRow, fate: Fate) -> None:

@@ -15,10 +15,11 @@ _SETTLING = _AS_THE_USER | {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
-    "lock_timeout": "2s",
 }
-# A stamp runs the user's triggers: it may take long, and for what they wait, others need not wait for long.
-_STAMPING = _SETTLING | {"lock_timeout": "1s"}
+# What someone has locked must not hold up the others for long, not behind a pooler either. A stamp runs the user's triggers, and
+# may wait for whatever they wait for.
+_SETTLING_LIMITS = {"lock_timeout": "2s"}
+_STAMPING_LIMITS = {"lock_timeout": "1s"}
 _MOST = 3  # of each kind: statements are short
 
 
@@ -28,11 +29,16 @@ class Sessions:
     def __init__(self, database: Database, *, pollers: int, handlers: int) -> None:
         size = min(max(1, pollers), _MOST)
         self.looking = database.apart("poll", size=size, settings=_LOOKING)
-        self.stamping = database.apart("stamp", size=size, settings=_STAMPING)
+        self.stamping = database.apart("stamp", size=size, settings=_SETTLING, everywhere=_STAMPING_LIMITS)
         # apart from stamps: rescue, and what is handed back, must not wait for a slow one
-        self.settling = database.apart("claims", size=size, settings=_SETTLING)
+        self.settling = database.apart("claims", size=size, settings=_SETTLING, everywhere=_SETTLING_LIMITS)
         self.transactions = database.apart("row", size=max(1, handlers), purpose="poll.transaction()")
 
     async def close(self) -> None:
         for database in (self.transactions, self.stamping, self.settling, self.looking):
             await database.close()
+
+    async def close_with_loop(self) -> None:
+        """The same at the end of an event loop, whose runner has cancelled all that runs in it."""
+        for database in (self.transactions, self.stamping, self.settling, self.looking):
+            await database.close_with_loop()

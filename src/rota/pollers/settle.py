@@ -27,7 +27,6 @@ __all__ = [
     "hand_back",
     "held_tokens",
     "release_token",
-    "tidy",
 ]
 
 #: done; changed: it no longer fits `where`, and was stamped all the same; gone: it was deleted; locked: the application has it
@@ -358,46 +357,3 @@ def held_tokens(poller: str, member: UUID, mark: int) -> Query[set[int]]:
         {"poller": poller, "member": member, "first": mark << OWN_BITS, "last": (mark + 1 << OWN_BITS) - 1},
         read=lambda rows: {token for (token,) in rows},
     )
-
-
-_TIDY = """
-    with stale as materialized (
-        select rota_claim.poller, rota_claim.key
-        from {schema}.poll_claims as rota_claim
-        where rota_claim.poller = %(poller)s
-          and rota_claim.member is null
-          and not exists (
-              select from {table} where {claim_row} and {wanted}
-          )
-        order by rota_claim.key
-        limit 1000
-        for update skip locked
-    ), forgotten as (
-        delete from {schema}.poll_claims as claim
-        using stale
-        where claim.poller = stale.poller
-          and claim.key = stale.key
-          and claim.member is null
-        returning claim.key
-    ), paces as (
-        delete from {schema}.poll_intervals as rota_pace
-        where rota_pace.poller = %(poller)s
-          and rota_pace.due_at < (select {schema}.now())
-          and not exists (select from {table} where {pace_row})
-    )
-    select count(*) from forgotten
-"""
-
-
-def tidy(plan: Plan) -> Query[int]:
-    """Forget what is remembered of rows that are gone, or no longer in the state that they were polled for."""
-    definition, shape = plan.definition, plan.shape
-    tidying = statement(f"tidy_rows:{definition.name}", _TIDY).composed(
-        plan.parts
-        | {
-            "claim_row": shape.is_row(definition.key, "rota_claim.key"),
-            "pace_row": shape.is_row(definition.key, "rota_pace.key"),
-            "wanted": f"({plan.parts['where']}\n)" if definition.form == "state" else "true",
-        }
-    )
-    return tidying.query({"poller": definition.name}, read=scalar)

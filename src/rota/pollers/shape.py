@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from rota.errors import ConfigurationError
-from rota.postgres.query import Query, Steps, identifier, nothing, one_or_none, statement
+from rota.postgres.query import Query, Steps, identifier, nothing, one, one_or_none, statement
 
-__all__ = ["Column", "Shape", "can_be_key", "find_shape", "key_value", "read_table_name"]
+__all__ = ["Column", "Shape", "TableMark", "can_be_key", "find_shape", "key_value", "mark_table", "read_table_name"]
 
 # How a value of a key's column goes into JSON and comes back the same, whatever the session's settings are.
 _AS_IT_IS = ("to_jsonb({column})", "({value})::{type}")
@@ -236,6 +236,53 @@ def find_shape(table: str | tuple[str | None, str], *, poller: str) -> Steps[Sha
 
 def _find_table(schema: str | None, table: str) -> Query[tuple[int, str, str, float, str] | None]:
     return FIND_TABLE.query({"schema": schema, "table": table}, read=one_or_none(lambda *row: row))
+
+
+class TableMark(NamedTuple):
+    """By what one sees that a table is not what it was, and whether someone has declared its poller."""
+
+    digest: str | None
+    declared: bool
+
+
+MARK_TABLE = statement(
+    "mark_poller_table",
+    """
+    select
+        pg_catalog.md5(pg_catalog.string_agg(pg_catalog.concat_ws(
+            ' ', class.oid, class.relnamespace, class.relkind, class.relhassubclass,
+            (
+                select pg_catalog.string_agg(pg_catalog.concat_ws(
+                    ' ', attribute.attname, attribute.atttypid, attribute.atttypmod, attribute.attnotnull,
+                    attribute.attgenerated, attribute.attidentity
+                ), ',' order by attribute.attnum)
+                from pg_catalog.pg_attribute as attribute
+                where attribute.attrelid = class.oid
+                  and attribute.attnum > 0
+                  and not attribute.attisdropped
+            ),
+            (
+                select pg_catalog.string_agg(index.indexrelid::text, ',' order by index.indexrelid)
+                from pg_catalog.pg_index as index
+                where index.indrelid = class.oid
+                  and index.indisunique
+                  and index.indisvalid
+            )
+        ), ';' order by class.oid)),
+        exists (select from {schema}.pollers as poller where poller.name = %(poller)s)
+    from pg_catalog.pg_class as class
+    join pg_catalog.pg_namespace as namespace on namespace.oid = class.relnamespace
+    where class.relname in (%(table)s, %(dotted)s)
+      and (pg_catalog.pg_table_is_visible(class.oid) or namespace.nspname = %(schema)s)
+    """,
+)
+
+
+def mark_table(table: tuple[str | None, str], *, poller: str) -> Query[TableMark]:
+    """What would change with anything that `find_shape` reads, in one statement."""
+    schema, name = table
+    params = {"schema": schema, "table": name, "dotted": f"{schema}.{name}", "poller": poller}
+    return MARK_TABLE.query(params, read=one(TableMark))
 
 
 def key_value(given: Any) -> Any:

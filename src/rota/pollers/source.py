@@ -1,4 +1,4 @@
-"""Where a poller's work comes from and where its outcomes go.
+"""Where a poller's work comes from. What becomes of it is the business of `pollers.settler`.
 
 While rows are due they are taken one batch after the other; when a look finds none, the next comes when the next row will be due
 as far as that is known, after a pause that grows while there is nothing, or when someone says that there is something new.
@@ -12,30 +12,27 @@ import math
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, RotaError
-from rota.facts import Facts, PollerHindered, RowClaimLost, RowFailed, RowHindered, RowLocked, RowPolled, RowsClaimed
+from rota.facts import Facts, PollerHindered, RowsClaimed, RowsLeftOut
 from rota.leases.control import Control
 from rota.pollers.claim import OWN_BITS, Claim, ClaimedRow, Claims, new_token
 from rota.pollers.due import Plan
-from rota.pollers.execute import FailedPoll, Outcome, Polled, SettledPoll
-from rota.pollers.pieces import Pieces, is_too_slow, may_pass, said
-from rota.pollers.running import key_text, not_done
+from rota.pollers.execute import FailedPoll, Outcome
+from rota.pollers.long_keys import find_long_keys, is_too_long, without_long_keys
+from rota.pollers.pieces import is_too_slow, said
 from rota.pollers.sessions import Sessions
-from rota.pollers.settle import Failed, Fate, Finish, fail, hand_back, held_tokens, release_token
-from rota.postgres.connection import is_about_data
+from rota.pollers.settle import Finish, hand_back, held_tokens, release_token
+from rota.pollers.settler import Settler
 from rota.postgres.notify import poll_channel
 from rota.postgres.pool import Database
 from rota.postgres.query import Query
 from rota.service.points import reach
 
 __all__ = ["PollSource"]
-
-T = TypeVar("T")
 
 # The first pause after a look that found nothing; each one after it is twice as long, up to the poller's `idle`.
 _FIRST_PAUSE = 0.25
@@ -47,8 +44,6 @@ _SUSPECTS_SECONDS = 0.25
 _SLOW_SECONDS = 0.05
 # A look that PostgreSQL refuses is repeated, ever less often.
 _LONGEST_HINDRANCE = 60.0
-# For how long a row is held whose stamp alone PostgreSQL refuses for what may pass; then its poll has failed.
-_HINDERED_SECONDS = 30.0
 
 
 class PollSource:
@@ -65,33 +60,35 @@ class PollSource:
         facts: Facts,
         settled: Callable[[Outcome, str], None] = lambda outcome, fate: None,
     ) -> None:
-        self._settled = settled
         self._definition = plan.definition
+        self._plan = plan
         self._claims = Claims(plan)
-        self._finish = finish
         self._looking = sessions.looking
         self._settling = sessions.settling
-        self._stamping = sessions.stamping
         self._control = control
-        self._failed = failed
         self._facts = facts
+        self._settler = Settler(
+            plan.definition,
+            finish,
+            sessions,
+            control=control,
+            failed=failed,
+            facts=facts,
+            settled=settled,
+            expect=self._expect,
+        )
         self._channel = poll_channel(sessions.looking.schema)
         # the first bits of its tokens are its own: so it tells its claims from others' in the same process
         self._mark = secrets.randbits(63 - OWN_BITS)
+        self._leaves_out = False  # rows whose keys are too long
         self._under_way: set[int] = set()  # claims whose answer is awaited
         self._owed: set[tuple[UUID, int]] = set()  # claims that nobody here has the rows of
         self._unknown: set[int] = set()
-        # of outcomes that are not settled yet, by their id:
-        self._asked: set[int] = set()  # whose writing was asked for without an answer
-        self._turned: dict[int, FailedPoll] = {}  # the handler returned, and the row is not done all the same
-        self._told: set[int] = set()
-        self._told_locked: set[int] = set()
-        self._pieces: Pieces[Outcome] = Pieces()
         self._ask_for_suspects_at = 0.0
         self._apart: ClaimedRow | None = None
         self._apart_until = 0.0
         self._more = False
-        #: what PostgreSQL said of the last look, if it refused it
+        #: why the last look came to nothing, if PostgreSQL refused it
         self.hindered_by: str | None = None
         self._look_seconds = 0.0
         self._looked_at = boottime()
@@ -137,6 +134,8 @@ class PollSource:
         except RotaError as error:
             if isinstance(error, DatabaseUnavailable) and not is_too_slow(error):
                 raise
+            if self._leave_out_long_keys(error):
+                return await self.claim(limit)
             self._hindered(error)
             return []
         self._hindrance, self.hindered_by = 0.0, None
@@ -147,6 +146,15 @@ class PollSource:
             self._last_empty_look = look
             self._empty_look.set()
         return rows
+
+    def _leave_out_long_keys(self, error: RotaError) -> bool:
+        """Whether rows whose keys no claim can hold are left out from now on: they would hold up all others."""
+        if self._leaves_out or not is_too_long(error):
+            return False
+        self._leaves_out = True
+        self._claims = Claims(without_long_keys(self._plan))
+        self._facts.emit(RowsLeftOut(self._definition.name, find_long_keys(self._plan)))
+        return True
 
     def _enough(self, limit: int) -> int:
         """How many to ask for: where a look is slow, as behind very many rows that wait, also what is polled while the next one
@@ -197,19 +205,16 @@ class PollSource:
         return self._more
 
     async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Make them durable, and tell of each once, also when this is repeated since an answer did not come."""
-        reach("settle.before")
         self._polled += len(outcomes)
-        fresh = [outcome for outcome in outcomes if id(outcome) not in self._told]
-        for outcome in fresh:
-            if isinstance(outcome, SettledPoll):
-                self._tell(outcome, outcome.fate)
-        polled = [each for each in fresh if isinstance(each, Polled) and id(each) not in self._turned]
-        left: list[Outcome] = [*await self._settle_polled(polled)] if polled else []
-        failed = [each for each in fresh if isinstance(each, FailedPoll) or id(each) in self._turned]
-        left += await self._settle_failed(failed) if failed else []
-        reach("settle.after")
-        self._over(outcomes, left)
+        left = await self._settler.settle(outcomes)
+        waiting = set(map(id, left))
+        over = [each for each in outcomes if id(each) not in waiting]
+        if self._apart is not None and any(each.row == self._apart for each in over):
+            self._apart = None
+            self._ask_for_suspects_at = 0.0
+            self._expect(0)
+        if self._definition.limit is not None and over:
+            self._expect(0)  # there is room again
         return left
 
     async def hand_back(self, items: Sequence[ClaimedRow], begun: Sequence[ClaimedRow] = ()) -> Sequence[ClaimedRow]:
@@ -304,8 +309,9 @@ class PollSource:
     def _hindered(self, error: RotaError) -> None:
         self._more = False
         self._hindrance = min(_LONGEST_HINDRANCE, self._hindrance * 2 or 1.0)
-        self.hindered_by = said(error)
-        self._facts.emit(PollerHindered(self._definition.name, self.hindered_by, self._hindrance))
+        name, why = self._definition.name, said(error)
+        self.hindered_by = f"Poller {name!r} cannot look for rows of {self._plan.shape}: PostgreSQL says {why!r}."
+        self._facts.emit(PollerHindered(name, why, self._hindrance))
         # also for a drain: there is nothing that it could wait for
         self._last_empty_look = self._looks_begun
         self._empty_look.set()
@@ -326,129 +332,7 @@ class PollSource:
                 async with asyncio.timeout(left):
                     await self._sooner.wait()
 
-    def _expect(self, seconds: float) -> None:
-        """Something will be due then."""
-        self._expected_at = min(self._expected_at, boottime() + seconds)
+    def _expect(self, seconds: float | None) -> None:
+        """Something will be due then; None where the database alone knows when."""
+        self._expected_at = min(self._expected_at, boottime() + (_FIRST_PAUSE if seconds is None else seconds))
         self._sooner.set()
-
-    async def _settle_polled(self, polled: Sequence[Polled]) -> list[Outcome]:
-        """Stamp them. Returns those that must wait; those that turn out not to be done are put among those that failed."""
-        left: list[Outcome] = []
-
-        async def stamp(piece: Sequence[Outcome]) -> None:
-            left.extend(await self._stamp(piece))  # type: ignore[arg-type]
-
-        refused, untried = await self._pieces.write(polled, stamp)
-        for outcome, error in refused:
-            if may_pass(error) and (self._pieces.refused_for(outcome) or 0) < _HINDERED_SECONDS:
-                self._tell_hindered(outcome, error)
-                left.append(outcome)
-            else:
-                self._turned[id(outcome)] = self._unstorable(outcome, error)
-        return left + untried
-
-    async def _stamp(self, polled: Sequence[Polled]) -> list[Polled]:
-        """Stamp these by one statement. Returns those that are locked."""
-        query = self._finish.many([each.row for each in polled], [each.changed for each in polled])
-        asked_before, fates = await self._ask(self._stamping, query, polled)
-        left: list[Polled] = []
-        for outcome, fate in zip(polled, fates, strict=True):
-            if fate == "locked":
-                left.append(outcome)
-                if id(outcome) not in self._told_locked:
-                    self._told_locked.add(id(outcome))
-                    self._facts.emit(RowLocked(outcome.row.poller, outcome.row.key))
-            elif fate in ("undone", "unstamped"):
-                self._turned[id(outcome)] = self._failed(outcome.row, not_done(outcome.row, fate))._replace(
-                    seconds=outcome.seconds
-                )
-            else:
-                was_ours = fate == "lost" and id(outcome) in asked_before and self._still_us(outcome)
-                self._tell(outcome, "done" if was_ours else fate)
-        if isinstance(self._definition.interval, timedelta) and self._definition.adaptive is None:
-            self._expect(self._definition.interval.total_seconds())
-        elif self._definition.form != "state":
-            self._expect(_FIRST_PAUSE)  # when exactly, the database knows
-        return left
-
-    def _still_us(self, outcome: Outcome) -> bool:
-        """While we are who we were, nobody but us ends our claim: one that is gone was ended by a write without an answer."""
-        return outcome.row.member == self._control().member
-
-    def _unstorable(self, outcome: Outcome, error: RotaError) -> FailedPoll:
-        about = "done=... cannot be written" if is_about_data(error.__cause__) else "its stamp could not be written"
-        failed = self._failed(
-            outcome.row, RotaError(f"row {key_text(outcome.row.key)} was polled, and {about}: {said(error)}")
-        )
-        return failed._replace(seconds=outcome.seconds)
-
-    async def _settle_failed(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Write down that they failed. Returns those that must wait."""
-        refused, untried = await self._pieces.write(outcomes, self._fail)
-        for outcome, error in refused:
-            if not may_pass(error):
-                raise error
-            self._tell_hindered(outcome, error)
-        return [*(outcome for outcome, _ in refused), *untried]
-
-    async def _fail(self, outcomes: Sequence[Outcome]) -> None:
-        failed = [each if isinstance(each, FailedPoll) else self._turned[id(each)] for each in outcomes]
-        query = fail(self._definition.name, [Failed(each.row, each.failure, each.pause) for each in failed])
-        asked_before, ours = await self._ask(self._settling, query, outcomes)
-        for outcome, each, held in zip(outcomes, failed, ours, strict=True):
-            if held or (id(outcome) in asked_before and self._still_us(each)):
-                self._tell_failed(outcome, each)
-            elif each.unsure and self._still_us(each):
-                self._tell(outcome, "done")
-            else:
-                self._tell(outcome, "lost")
-
-    async def _ask(self, database: Database, query: Query[T], outcomes: Sequence[Outcome]) -> tuple[set[int], T]:
-        """Run what writes these; says for which of them that was asked before without an answer."""
-        ids = set(map(id, outcomes))
-        asked_before = self._asked & ids
-        self._asked |= ids
-        try:
-            answer = await database.run(query)
-        except RotaError as error:
-            if not isinstance(error, DatabaseUnavailable) or may_pass(error):
-                self._asked -= ids - asked_before  # refused: it has written nothing
-            raise
-        self._asked -= ids
-        return asked_before, answer
-
-    def _tell_hindered(self, outcome: Outcome, error: RotaError) -> None:
-        if self._pieces.refused_for(outcome) is None:
-            self._facts.emit(RowHindered(outcome.row.poller, outcome.row.key, said(error)))
-
-    def _tell_failed(self, outcome: Outcome, failed: FailedPoll) -> None:
-        row = failed.row
-        self._told.add(id(outcome))
-        self._settled(failed, "failed")
-        error = failed.failure.error or failed.failure.message
-        self._facts.emit(RowFailed(row.poller, row.key, row.attempts + 1, failed.seconds, error, failed.pause))
-        if failed.pause is not None:
-            self._expect(failed.pause)
-
-    def _tell(self, outcome: Outcome, fate: Fate) -> None:
-        row = outcome.row
-        self._told.add(id(outcome))
-        self._settled(outcome, fate)
-        if fate == "lost":
-            self._facts.emit(RowClaimLost(row.poller, row.key, row.token))
-        else:
-            changed = not isinstance(outcome, FailedPoll) and outcome.changed
-            self._facts.emit(RowPolled(row.poller, row.key, outcome.seconds, fate, changed))
-
-    def _over(self, outcomes: Sequence[Outcome], left: Sequence[Outcome]) -> None:
-        over = set(map(id, outcomes)) - set(map(id, left))
-        self._told -= over
-        self._told_locked -= over
-        for each in over:
-            self._turned.pop(each, None)
-        if self._apart is not None and any(each.row == self._apart for each in outcomes if id(each) in over):
-            self._apart = None
-            self._ask_for_suspects_at = 0.0
-            self._expect(0)
-        if self._definition.limit is not None and over:
-            self._expect(0)  # there is room again

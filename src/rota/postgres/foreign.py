@@ -357,7 +357,7 @@ def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
 
 def _decode_as_usual(cursor: Any) -> None:
     """Have a psycopg cursor read as the driver does by itself, whatever is registered on its connection."""
-    for name in ("bool", "int2", "int4", "int8", "float8", "text", "timestamptz"):
+    for name in ("bool", "int2", "int4", "int8", "float8", "text", "timestamptz", "jsonb", "uuid"):
         oid = psycopg.adapters.types[name].oid
         cursor.adapters.register_loader(oid, psycopg.adapters.get_loader(oid, Format.TEXT))
 

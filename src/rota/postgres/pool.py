@@ -13,6 +13,7 @@ import math
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -28,7 +29,7 @@ from rota.postgres.dsn import Dsn
 from rota.postgres.foreign import Foreign
 from rota.postgres.query import Query, Row, Steps
 
-__all__ = ["Database", "UserPool"]
+__all__ = ["Database", "PoolUse", "UserPool", "close_with_loop"]
 
 T = TypeVar("T")
 UserPool = AsyncConnectionPool[Any] | ConnectionPool[Any]
@@ -46,6 +47,16 @@ _AS_THE_USER_HAS_IT = "; ".join(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    """How many connections there may be, are open, and are lent out at this moment, and how many callers wait for one."""
+
+    limit: int
+    size: int
+    used: int
+    waiting: int
+
+
 class Database:
     """Runs queries for callers of either colour. Open until closed; safe to use from any thread and any loop."""
 
@@ -59,10 +70,12 @@ class Database:
         role: str = _APP,
         purpose: str = "",
         settings: Mapping[str, str | None] | None = None,
+        everywhere: Mapping[str, str] | None = None,
     ) -> None:
         self.schema = schema
         self._address = address
         self._settings = settings or {}
+        self._everywhere = everywhere or {}
         self._size = size
         self._role = role
         self._purpose = purpose
@@ -84,14 +97,56 @@ class Database:
         """Whether its connections come from a pool of the user's."""
         return bool(self._user_async or self._user_sync)
 
+    @property
+    def users_sync(self) -> bool:
+        """Whether sync callers have one of the user's."""
+        return self._user_sync is not None
+
+    @property
+    def use(self) -> PoolUse:
+        """How its pools are used, those of all loops and of sync callers together."""
+        told = self.statistics()
+        size = told.get("pool_size", 0)
+        return PoolUse(
+            limit=told.get("pool_max", 0),
+            size=size,
+            used=max(0, size - told.get("pool_available", 0)),
+            waiting=told.get("requests_waiting", 0),
+        )
+
+    def statistics(self) -> dict[str, int]:
+        """What the pools that are open tell of themselves, added up: see psycopg_pool, "pool stats"."""
+        opened = [task.result() for task in list(self._async.values()) if task.done() and not _failed(task)]
+        pools = [pool for pool in (*opened, self._sync, self._user_async, self._user_sync) if pool is not None]
+        told: dict[str, int] = {}
+        for pool in pools:
+            for name, value in pool.get_stats().items():
+                told[name] = told.get(name, 0) + value
+        return told
+
     def apart(
-        self, role: str, *, size: int, purpose: str = "", settings: Mapping[str, str | None] | None = None
+        self,
+        role: str,
+        *,
+        size: int,
+        purpose: str = "",
+        settings: Mapping[str, str | None] | None = None,
+        everywhere: Mapping[str, str] | None = None,
     ) -> Database:
         """The same place through so many connections of its own, for those who must not wait behind the others.
 
-        `purpose` says what has one of them for how long, if it is `pool_size` that bounds them; `settings` are of its sessions.
+        `purpose` says what has one of them for how long, if it is `pool_size` that bounds them; `settings` are of its sessions,
+        `everywhere` of those behind a pooler too, see Connector.
         """
-        return type(self)(self._address, self.schema, size=size, role=role, purpose=purpose, settings=settings)
+        return type(self)(
+            self._address,
+            self.schema,
+            size=size,
+            role=role,
+            purpose=purpose,
+            settings=settings,
+            everywhere=everywhere,
+        )
 
     @contextlib.contextmanager
     def in_words(self) -> Iterator[None]:
@@ -174,6 +229,12 @@ class Database:
                 await opening.result().close()
         await asyncio.to_thread(self.close_sync)
 
+    async def close_with_loop(self) -> None:
+        """The same for what this loop opened, when its runner ends it."""
+        opening = self._async.pop(asyncio.get_running_loop(), None)
+        if opening is not None and not opening.cancelled() and opening.exception() is None:
+            await close_with_loop(opening.result())
+
     def close_sync(self) -> None:
         with self._lock:
             pool, self._sync = self._sync, None
@@ -227,14 +288,15 @@ class Database:
     async def _pool(self) -> AsyncConnectionPool[Any]:
         loop = asyncio.get_running_loop()
         opening = self._async.get(loop)
-        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+        if opening is None or (opening.done() and _failed(opening)):
             # one opening per loop, however many callers come at once; a failed one is tried again by the next caller
             opening = self._async[loop] = loop.create_task(self._open())
         return await asyncio.shield(opening)
 
     async def _open(self) -> AsyncConnectionPool[Any]:
         # the address may start an embedded server, which takes a moment
-        connector = Connector(await asyncio.to_thread(self._address), self._role, self._settings)
+        address = await asyncio.to_thread(self._address)
+        connector = Connector(address, self._role, self._settings, everywhere=self._everywhere)
         # a pool keeps the reason of a failed start to itself: ask once directly, so that the error says it
         await (await connector.connect()).close()
         pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
@@ -254,7 +316,7 @@ class Database:
     def _pool_sync(self) -> ConnectionPool[Any]:
         with self._lock:
             if self._sync is None:
-                connector = Connector(self._address(), self._role, self._settings)
+                connector = Connector(self._address(), self._role, self._settings, everywhere=self._everywhere)
                 connector.connect_sync().close()
                 self._sync = ConnectionPool(
                     connector.conninfo,
@@ -294,6 +356,18 @@ class Borrowed(Foreign):
         await self._answer(cursor.execute(sql, params))
         rows: Sequence[Row] = await self._answer(cursor.fetchall())
         return rows
+
+
+async def close_with_loop(pool: AsyncConnectionPool[Any]) -> None:
+    """Close a pool when the runner of its loop has cancelled its tasks, without which it closes no connection that it holds."""
+    while pool.get_stats().get("pool_available"):
+        await (await pool.getconn()).close()
+    with contextlib.suppress(asyncio.CancelledError):
+        await pool.close()
+
+
+def _failed(opening: asyncio.Task[Any]) -> bool:
+    return opening.cancelled() or opening.exception() is not None
 
 
 @contextlib.contextmanager

@@ -7,13 +7,14 @@ your programs log in as. Idempotent; run again after each migration.
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import psycopg
 
 from rota.postgres.connection import Connector, translated
 from rota.postgres.query import identifier
 
-__all__ = ["grant_roles", "roles_sql"]
+__all__ = ["grant_roles", "roles_sql", "table_rights"]
 
 _CREATE = """
 do $rota_roles$
@@ -63,6 +64,19 @@ def roles_sql(schema: str) -> str:
     """The statements that create the roles of this schema and give them what they need."""
     parts = (("enqueue", _ENQUEUE), ("worker", _WORKER), ("read", _READ))
     return "".join(_named(_CREATE + grants, schema, f"{schema}_{name}") for name, grants in parts).lstrip()
+
+
+_ON_TABLES = re.compile(r"^grant ([a-z, ]+) on ((?:\{schema\}\.\w+(?:, )?)+) to \{role\};$", re.M)
+
+
+def table_rights(part: Literal["enqueue", "worker"]) -> list[tuple[str, str]]:
+    """What one of the roles is granted on whole tables: the name of each table, and the right."""
+    return [
+        (table.removeprefix("{schema}."), right)
+        for rights, tables in _ON_TABLES.findall(_ENQUEUE if part == "enqueue" else _WORKER)
+        for table in tables.split(", ")
+        for right in rights.split(", ")
+    ]
 
 
 def _named(sql: str, schema: str, role: str) -> str:

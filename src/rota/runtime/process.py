@@ -15,10 +15,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rota.app import Rota
 from rota.clock import boottime
@@ -29,7 +29,7 @@ from rota.service.ending import ENDING
 from rota.service.loop import leave_stuck
 from rota.service.stages import stopped
 
-__all__ = ["ending_by_signals", "on_ending", "run_worker"]
+__all__ = ["ending_by_signals", "leaving_by_signals", "on_ending", "run_worker"]
 
 logger = logging.getLogger("rota")
 
@@ -38,10 +38,18 @@ _POOL_SECONDS = 2.0
 # How long an idle thread has to end, once its pool is closed.
 _THREAD_SECONDS = 0.05
 # Whose bodies nobody waits for: they have lost their claims.
-_OURS = ("rota-task", "rota-poll", "rota-thread")
+_OURS = ("rota-task", "rota-poll")
 
 
-def run_worker(app: Rota, *, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float) -> None:
+def run_worker(
+    app: Rota,
+    *,
+    queues: Sequence[str] | None,
+    pollers: Sequence[str] | None,
+    concurrency: int | None,
+    drain: bool,
+    grace: float,
+) -> None:
     """Work until a signal, or with `drain` until there is nothing left. The second signal stops waiting for bodies.
 
     Exits with 1 when something had to be left behind, or could not be written down.
@@ -49,7 +57,7 @@ def run_worker(app: Rota, *, queues: Sequence[str] | None, concurrency: int | No
     limit = HardLimit(grace)
     with ending_by_signals():
         try:
-            left = asyncio.run(_work(app, queues, concurrency, drain, grace))
+            left = asyncio.run(_work(app, app.work(queues, concurrency, drain, pollers=pollers, grace=grace)))
         except RotaError as error:
             limit.exit_code = error.exit_code
             raise
@@ -66,6 +74,20 @@ def run_worker(app: Rota, *, queues: Sequence[str] | None, concurrency: int | No
 
 
 @contextlib.contextmanager
+def leaving_by_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGINT end this process at once and in order, as long as it has nothing in hand.
+
+    The first process of a container would not be ended by them otherwise.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(0)
+
+    with _handling(leave):
+        yield
+
+
+@contextlib.contextmanager
 def ending_by_signals() -> Iterator[None]:
     """Have SIGTERM and SIGINT begin the ending of this process, and the second of them hurry it."""
 
@@ -73,15 +95,21 @@ def ending_by_signals() -> Iterator[None]:
         if not ENDING.begin(signal.Signals(number).name):
             ENDING.hurry()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):  # no such signal, or no stderr
-        faulthandler.register(signal.SIGQUIT, all_threads=True)
+    with _handling(ask):
+        with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):  # no such signal, or no stderr
+            faulthandler.register(signal.SIGQUIT, all_threads=True)
+        yield
+
+
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
         if not ENDING.begun:  # else this process is about to go, and one more signal must not change how
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for number, handled in before.items():
+                signal.signal(number, handled)
 
 
 @contextlib.contextmanager
@@ -103,15 +131,13 @@ def on_ending(began: Callable[[], None], hurried: Callable[[], None]) -> Iterato
             each()
 
 
-async def _work(
-    app: Rota, queues: Sequence[str] | None, concurrency: int | None, drain: bool, grace: float
-) -> list[str]:
+async def _work(app: Rota, work: Coroutine[Any, Any, None]) -> list[str]:
     """Returns what was left behind, in words."""
     loop = asyncio.get_running_loop()
-    threads = ThreadPoolExecutor(thread_name_prefix="rota-thread")
+    threads = ThreadPoolExecutor(thread_name_prefix="rota-task-beside")  # of asyncio.to_thread()
     loop.set_default_executor(threads)
     left: list[str] = []
-    working = loop.create_task(app.work(queues, concurrency, drain, grace=grace))
+    working = loop.create_task(work)
 
     def stop() -> None:
         if not app.stop():
@@ -147,10 +173,10 @@ async def _work(
 
 
 def _threads_in_bodies() -> list[str]:
-    """A body in a thread cannot be stopped, and its job was handed back: do not wait for it at exit."""
+    """A body in a thread cannot be stopped, and its job or row was handed back: do not wait for it at exit."""
     ours = [thread for thread in threading.enumerate() if thread.name.startswith(_OURS) and not thread.daemon]
     busy = [thread for thread in ours if _in_a_body(thread)]
-    return [f"{len(busy)} thread(s) are still in a body"] if busy else []
+    return [f"{len(busy)} thread(s) are still in the body of a task or the handler of a poller"] if busy else []
 
 
 def _in_a_body(thread: threading.Thread) -> bool:

@@ -18,7 +18,7 @@ from rota.facts import JobCancelled, JobFailed, JobLost, JobSucceeded
 from rota.jobs.definition import Task
 from rota.jobs.job import Job
 from rota.pollers.pollers import Pollers
-from rota.postgres.pool import Database, UserPool
+from rota.postgres.pool import Database, UserPool, close_with_loop
 from rota.settings import Settings
 from rota.testing.clock import advance
 
@@ -39,7 +39,7 @@ class TestRota(Rota):
         super().__init__(dsn, schema=schema, lease=lease)
         if of is not None:
             self.facts, self.tasks, self.task, self.singletons = of.facts, of.tasks, of.task, of.singletons
-            self.codec, self.retention = of.codec, of.retention
+            self.codec, self.retention, self.tracing = of.codec, of.retention, of.tracing
             self.declared, self.cron, self.every = of.declared, of.cron, of.every
             self.pollers = Pollers(self, of.pollers)
             self.poller = self.pollers.poller
@@ -87,6 +87,7 @@ class TestRota(Rota):
 
     def close_everywhere(self) -> None:
         """Close what sync callers opened, and what is left on event loops that are idle now."""
+        self._by_hand.close_sync()
         for database in (self._held, self.database):
             assert isinstance(database, _LoopBoundDatabase)
             database.close_everywhere()
@@ -122,6 +123,9 @@ class _LoopBoundDatabase(Database):
             closer.cancel()
         await asyncio.gather(*closers, return_exceptions=True)
 
+    async def close_with_loop(self) -> None:
+        """That is what its closers do."""
+
     def close_everywhere(self) -> None:
         for loop in list(self._closers):
             if not loop.is_closed() and not loop.is_running():
@@ -133,11 +137,7 @@ async def _close_with_loop(pool: AsyncConnectionPool[Any]) -> None:
     try:
         await asyncio.Event().wait()  # until the runner of the loop cancels what is left
     finally:
-        # the runner has cancelled the pool's own tasks as well, without which it closes no connection that it holds
-        while pool.get_stats().get("pool_available"):
-            await (await pool.getconn()).close()
-        with contextlib.suppress(asyncio.CancelledError):
-            await pool.close()
+        await close_with_loop(pool)
 
 
 # what of an app leads to its database
@@ -154,6 +154,7 @@ _OF_ITS_DATABASE = (
     "_intake",
     "_held",
     "_membership",
+    "_by_hand",
     "_leads",
 )
 

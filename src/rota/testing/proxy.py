@@ -38,6 +38,7 @@ class TcpProxy:
         self.port = 0
         self._target = _read_address(target) if isinstance(target, str) else target
         self._patterns: list[bytes] = []
+        self._refusing = False
         self._links: set[_Link] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -74,10 +75,11 @@ class TcpProxy:
         self._in_loop(self._flowing.clear)
 
     def heal(self) -> None:
-        """Behave again: what was held back flows, nothing is delayed, and no further answer is swallowed."""
+        """Behave again: what was held back flows, nothing is delayed or refused, and no further answer is swallowed."""
 
         def heal() -> None:
             self.delay = 0.0
+            self._refusing = False
             self._patterns.clear()
             self._flowing.set()
 
@@ -85,12 +87,16 @@ class TcpProxy:
 
     def cut(self) -> None:
         """Reset all connections. New ones are served."""
+        self._in_loop(self._cut)
 
-        def cut() -> None:
-            for link in list(self._links):
-                link.reset()
+    def refuse(self) -> None:
+        """Reset all connections, and new ones as they come, until `heal`: a server that is down."""
 
-        self._in_loop(cut)
+        def refuse() -> None:
+            self._refusing = True
+            self._cut()
+
+        self._in_loop(refuse)
 
     def cut_after(self, pattern: bytes, times: int = 1) -> None:
         """Lose the reply to a statement: let it be executed and answered, swallow the answer, reset the connection.
@@ -106,6 +112,10 @@ class TcpProxy:
 
         asyncio.run_coroutine_threadsafe(acted(), self._loop).result()
 
+    def _cut(self) -> None:
+        for link in list(self._links):
+            link.reset()
+
     async def _listen(self) -> asyncio.Server:
         self._flowing.set()
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -114,8 +124,7 @@ class TcpProxy:
 
     async def _end(self) -> None:
         self._server.close()
-        for link in list(self._links):
-            link.reset()
+        self._cut()
         for task in self._serving:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
@@ -128,6 +137,8 @@ class TcpProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError):
             await self._flowing.wait()
+            if self._refusing:
+                return
             if isinstance(self._target, Path):
                 server = await asyncio.open_unix_connection(self._target)
             else:

@@ -1,0 +1,150 @@
+"""What the database alone knows, read for a scrape: at most once in a while, in bounded time, and without failing anyone.
+
+The reading runs in a thread and a loop of its own, over connections that it opens and closes: so it can be asked for from
+anywhere, holds no connection between scrapes, and waits behind nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from rota.app import Rota
+from rota.clock import boottime
+from rota.errors import RotaError
+from rota.jobs.depth import QueueDepth, count_open_letters, count_running, queue_depths
+from rota.leases.inspect import count_members
+from rota.pollers.due import Plan
+from rota.pollers.inspect import Backlog, count_due, count_parked
+from rota.pollers.plan import plan_of
+from rota.postgres.horizon import horizon
+from rota.postgres.pool import Database
+from rota.postgres.query import Query
+from rota.postgres.session import Session
+from rota.schedules.lag import schedule_lag
+
+__all__ = ["DatabaseReader", "Reading"]
+
+T = TypeVar("T")
+
+# The plans of these statements are known, and must not flip to a scan because statistics are stale.
+_PLANNING = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off", "plan_cache_mode": "force_custom_plan"}
+# On the tables of users PostgreSQL plans as it likes, and their names are found as in a session of theirs.
+_ON_TABLES: dict[str, str | None] = {"search_path": None, "jit": "off", "plan_cache_mode": "force_custom_plan"}
+
+
+@dataclass(slots=True)
+class Reading:
+    """What was told; None for what was not. `complete` says whether all was."""
+
+    depths: dict[str, QueueDepth] | None = None
+    running: dict[str, int] | None = None
+    letters: int | None = None
+    members: int | None = None
+    schedule_lag: float | None = None
+    oldest_xmin: float | None = None
+    notify_queue: float | None = None
+    backlogs: dict[str, Backlog] = field(default_factory=dict)
+    parked: dict[str, int] = field(default_factory=dict)
+    complete: bool = False
+
+
+class DatabaseReader:
+    """Reads for whoever asks, in any thread; those who ask at the same time share a reading."""
+
+    def __init__(self, app: Rota, *, cache: float, patience: float, most: int) -> None:
+        self._app = app
+        self._cache = cache
+        self._patience = patience
+        self._most = most
+        self._lock = threading.Lock()
+        self._last = Reading()
+        self._read_at = float("-inf")
+        self._under_way: threading.Event | None = None
+        self._plans: dict[str, Plan] = {}
+
+    @property
+    def has_address(self) -> bool:
+        """Whether it knows where the database is. An app that was given a pool and nothing else does not: a scrape must not start
+        an embedded server in its place."""
+        return not self._app.database.is_users or self._app.settings.dsn is not None
+
+    def told(self) -> Reading:
+        """What the database says, or said no longer ago than the cache allows. Waits no longer than its patience."""
+        with self._lock:
+            if boottime() - self._read_at < self._cache:
+                return self._last
+            if self._under_way is None:
+                self._under_way = threading.Event()
+                # a daemon: an interpreter that ends does not wait for a database that is away
+                threading.Thread(target=self._run, args=(self._under_way,), name="rota-metrics", daemon=True).start()
+            under_way = self._under_way
+        return self._last if under_way.wait(self._patience) else Reading()
+
+    def _run(self, done: threading.Event) -> None:
+        reading = Reading()
+        try:
+            with contextlib.suppress(Exception):  # whatever it is, it is no reason for the rest to be missing
+                asyncio.run(self._read(reading))
+        finally:
+            with self._lock:
+                self._last, self._read_at, self._under_way = reading, boottime(), None
+            done.set()
+
+    async def _read(self, reading: Reading) -> None:
+        app, most = self._app, self._most
+        # each statement its share: one that takes too long leaves time for the others
+        limits = {"statement_timeout": f"{max(1, int(self._patience * 500))}ms"}
+        session = Session(
+            app.database.connector("metrics", settings=_PLANNING | limits, patience=self._patience),
+            app.database.schema,
+            deadline=self._patience,
+        )
+        missing = 0
+
+        async def told(query: Query[T]) -> T | None:
+            nonlocal missing
+            try:
+                return await session.run(query)
+            except RotaError:
+                missing += 1
+                return None
+
+        try:
+            async with asyncio.timeout(self._patience):
+                reading.members = await told(count_members())
+                reading.oldest_xmin, reading.notify_queue = await told(horizon()) or (None, None)
+                reading.schedule_lag = await told(schedule_lag())
+                reading.letters = await told(count_open_letters(most=most))
+                reading.running = await told(count_running(most=most))
+                reading.depths = await told(queue_depths(most=most))
+                for name in app.pollers:
+                    if (parked := await told(count_parked(name, most=most))) is not None:
+                        reading.parked[name] = parked
+                missing += await self._read_tables(reading, limits)
+                reading.complete = not missing
+        finally:
+            await session.close()
+
+    async def _read_tables(self, reading: Reading, limits: dict[str, str]) -> int:
+        """What is due in tables of the user's; returns of how many that could not be told."""
+        app = self._app
+        if not app.pollers:
+            return 0
+        tables: Database = app.database.apart("metrics", size=1, settings=_ON_TABLES | limits)
+        missing = 0
+        try:
+            for name, poller in app.pollers.items():
+                try:
+                    plan = self._plans.get(name) or await plan_of(tables, poller.definition)
+                    self._plans[name] = plan
+                    reading.backlogs[name] = await tables.run(count_due(plan, most=self._most))
+                except RotaError:
+                    self._plans.pop(name, None)  # the table may have changed
+                    missing += 1
+        finally:
+            await tables.close()
+        return missing

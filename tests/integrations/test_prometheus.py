@@ -1,0 +1,413 @@
+"""What a scrape shows: what this process did, what the database says, and that nothing is dear or fails it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+from psycopg_pool import ConnectionPool
+
+from rota import Discard, Retry, Rota, Snooze
+from rota.facts import (
+    ControlLost,
+    ControlRestored,
+    Facts,
+    JobLost,
+    JobSucceeded,
+    LeadershipEnded,
+    LeadershipGained,
+    MemberJoined,
+    MemberLeft,
+    ScheduleFired,
+    ScheduleMissed,
+    ScheduleSkipped,
+    StandingBy,
+)
+from rota.integrations.counting import OTHERS, Counting
+from rota.integrations.database_reading import DatabaseReader
+from rota.integrations.metric_names import METRICS
+from rota.integrations.prometheus import collector, exposition
+from rota.service.watchdog import watched
+from rota.testing import TestRota, until
+
+Db = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def db(rota_database: str) -> Iterator[Db]:
+    with psycopg.connect(rota_database, autocommit=True) as connection:
+        yield connection
+
+
+@contextlib.contextmanager
+def silent_server() -> Iterator[int]:
+    """A port that accepts connections and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def scraped(app: Rota) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """The samples of one scrape by name and labels."""
+    _, body = exposition(app)
+    families = text_string_to_metric_families(body.decode())
+    return {(sample.name, frozenset(sample.labels.items())): sample.value for f in families for sample in f.samples}
+
+
+def value(samples: dict[tuple[str, frozenset[tuple[str, str]]], float], name: str, **labels: str) -> float | None:
+    return samples.get((name, frozenset(labels.items())))
+
+
+async def test_attempts_are_counted_by_queue_task_and_outcome(rota_app: TestRota) -> None:
+    collector(rota_app, cache=0)
+
+    @rota_app.task(queue="mail", retry=Retry(attempts=2, base=0.0))
+    async def send(kind: str) -> None:
+        if kind == "fail":
+            raise ValueError(kind)
+        if kind == "snooze":
+            raise Snooze("1h")
+        if kind == "discard":
+            raise Discard
+
+    await rota_app.enqueue_many([send.bind(kind) for kind in ("ok", "ok", "fail", "snooze", "discard")])
+    await rota_app.drain()
+    rota_app.advance("1h")
+    await rota_app.drain()
+    samples = scraped(rota_app)
+
+    def times(outcome: str) -> float | None:
+        return value(samples, "rota_jobs_total", queue="mail", task=send.name, outcome=outcome)
+
+    assert [times(outcome) for outcome in ("succeeded", "failed", "dead", "cancelled")] == [2, 1, 1, 1]
+    assert (times("snoozed") or 0) >= 1
+    count = value(samples, "rota_job_duration_seconds_count", queue="mail", task=send.name)
+    assert count == value(samples, "rota_job_duration_seconds_bucket", queue="mail", task=send.name, le="+Inf")
+    assert count is not None
+    assert count >= 6
+
+
+async def test_the_wait_is_from_when_it_was_due_to_when_it_was_taken(rota_app: TestRota) -> None:
+    collector(rota_app, cache=0)
+
+    @rota_app.task
+    async def work() -> None: ...
+
+    await work.using(delay="30m").enqueue()
+    rota_app.advance("40m")
+    await rota_app.drain()
+
+    waited = value(scraped(rota_app), "rota_job_wait_seconds_sum", queue="default", task=work.name)
+    assert waited == pytest.approx(600, abs=30)
+
+
+def test_what_others_wait_for_is_told_by_the_database(rota_app: TestRota, db: Db) -> None:
+    collector(rota_app, cache=0)
+    db.execute(
+        "insert into rota.jobs (task, queue, priority, due_at) select 't', 'mail', n % 2, rota.now() - interval '90 seconds' "
+        "from generate_series(1, 5) as n"
+    )
+    db.execute("insert into rota.jobs (task, queue, due_at) values ('t', 'later', rota.now() + interval '1 hour')")
+    db.execute(
+        "insert into rota.jobs (task, queue, state, token, member) values ('t', 'mail', 'running', 1, gen_random_uuid())"
+    )
+    db.execute(
+        "insert into rota.dead (id, created_at, due_at, attempt, losses, priority, version, reason, queue, task, args) "
+        "values (999, now(), now(), 1, 0, 0, 1, 'failed', 'mail', 't', '{}')"
+    )
+
+    samples = scraped(rota_app)
+
+    assert value(samples, "rota_database_up") == 1
+    assert value(samples, "rota_queue_depth", queue="mail", state="ready") == 5
+    assert value(samples, "rota_queue_depth", queue="mail", state="running") == 1
+    assert value(samples, "rota_queue_depth", queue="later", state="scheduled") == 1
+    assert value(samples, "rota_queue_oldest_age_seconds", queue="mail") == pytest.approx(90, abs=20)
+    assert value(samples, "rota_queue_oldest_age_seconds", queue="later") == 0
+    assert value(samples, "rota_dead_letters") == 1
+    assert value(samples, "rota_members") == 0
+    assert value(samples, "rota_schedule_lag_seconds") == 0
+
+
+def test_counts_end_at_their_bound_and_the_help_says_so(rota_app: TestRota, db: Db) -> None:
+    collector(rota_app, cache=0, count_up_to=10)
+    db.execute("insert into rota.jobs (task, queue) select 't', 'mail' from generate_series(1, 25)")
+
+    _, body = exposition(rota_app)
+
+    assert 'rota_queue_depth{queue="mail",state="ready"} 10.0' in body.decode()
+    assert re.search(r"# HELP rota_queue_depth .*up to a bound, 10 ", body.decode())
+
+
+def test_a_schedule_that_is_overdue_shows_as_lag(rota_app: TestRota) -> None:
+    collector(rota_app, cache=0)
+
+    @rota_app.task
+    async def work() -> None: ...
+
+    rota_app.schedules.put_sync("often", task=work, every="1m")
+    rota_app.advance("10m")
+
+    lag = value(scraped(rota_app), "rota_schedule_lag_seconds")
+    assert lag is not None
+    assert 500 < lag <= 600
+
+
+def test_an_old_transaction_shows_as_the_age_of_the_oldest_xmin(rota_app: TestRota, rota_database: str) -> None:
+    collector(rota_app, cache=0)
+    with psycopg.connect(rota_database) as old:
+        began = time.monotonic()
+        old.execute("select txid_current()")
+
+        first = value(scraped(rota_app), "rota_db_oldest_xmin_age_seconds")
+        second = value(scraped(rota_app), "rota_db_oldest_xmin_age_seconds")
+
+    assert first is not None
+    assert second is not None
+    assert 0 < first < second <= time.monotonic() - began + 0.5
+
+
+async def test_pollers_show_what_they_did_and_what_is_left(rota_app: TestRota, db: Db) -> None:
+    db.execute("create table feeds (id bigint primary key, polled_at timestamptz)")
+    db.execute("insert into feeds select n, now() - interval '2 hours' from generate_series(1, 5) as n")
+
+    @rota_app.poller(table="feeds", last="polled_at", interval="1h", name="fetch")
+    async def fetch(row: dict[str, Any]) -> None:
+        if row["id"] == 1:
+            raise ValueError("no")
+
+    collector(rota_app, cache=0)
+    before = scraped(rota_app)
+    await fetch.run_once(3)
+    db.execute("insert into rota.poll_claims (poller, key, parked_at) values ('fetch', '[5]', now())")
+    after = scraped(rota_app)
+
+    assert value(before, "rota_poller_backlog_rows", poller="fetch") == 5
+    assert value(before, "rota_poller_oldest_due_seconds", poller="fetch") == pytest.approx(3600, abs=60)
+    assert (value(after, "rota_poller_errors_total", poller="fetch") or 0) >= 1
+    assert (value(after, "rota_poller_claimed_total", poller="fetch") or 0) >= 3
+    assert value(after, "rota_poller_backlog_rows", poller="fetch") == 0
+    assert value(after, "rota_poller_parked_rows", poller="fetch") == 1
+    assert value(after, "rota_database_up") == 1
+
+
+def test_a_poller_whose_table_is_gone_leaves_all_else_as_it_is(rota_app: TestRota, db: Db) -> None:
+    db.execute("create table feeds (id bigint primary key, polled_at timestamptz)")
+
+    @rota_app.poller(table="feeds", last="polled_at", interval="1h", name="fetch")
+    async def fetch(row: dict[str, Any]) -> None: ...
+
+    collector(rota_app, cache=0)
+    assert value(scraped(rota_app), "rota_poller_backlog_rows", poller="fetch") == 0
+    db.execute("drop table feeds")
+    samples = scraped(rota_app)
+
+    assert value(samples, "rota_poller_backlog_rows", poller="fetch") is None
+    assert value(samples, "rota_members") == 0
+    assert value(samples, "rota_database_up") == 0
+
+
+def test_a_database_that_is_away_leaves_the_process_its_numbers() -> None:
+    app = Rota("host=127.0.0.1 port=1 dbname=nowhere")
+    collector(app, cache=0)
+    app.facts.emit(JobSucceeded(1, "t", "q", 1, 0.5))
+
+    samples = scraped(app)
+
+    assert value(samples, "rota_database_up") == 0
+    assert value(samples, "rota_members") is None
+    assert value(samples, "rota_jobs_total", queue="q", task="t", outcome="succeeded") == 1
+
+
+def test_a_database_that_never_answers_costs_a_scrape_its_patience_and_no_more() -> None:
+    with silent_server() as port:
+        app = Rota(f"host=127.0.0.1 port={port} dbname=nowhere")
+        collector(app, cache=0, patience=0.2)
+
+        began = time.monotonic()
+        samples = scraped(app)
+        took = time.monotonic() - began
+
+    assert value(samples, "rota_database_up") == 0
+    assert took < 2
+
+
+def test_several_scrapes_share_a_reading(rota_app: TestRota, db: Db) -> None:
+    reader = DatabaseReader(rota_app, cache=60, patience=5, most=10)
+    told: list[Any] = []
+    threads = [threading.Thread(target=lambda: told.append(reader.told())) for _ in range(5)]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    db.execute("insert into rota.jobs (task) values ('t')")
+
+    assert all(each is told[0] for each in (*told, reader.told()))
+    assert told[0].complete
+    assert told[0].depths == {}
+
+
+def test_no_connection_is_held_between_scrapes(rota_app: TestRota, db: Db) -> None:
+    collector(rota_app, cache=0)
+    scraped(rota_app)
+
+    shown = "select count(*) from pg_stat_activity where application_name like 'rota:metrics%' and datname = current_database()"
+    asyncio.run(until(lambda: db.execute(shown).fetchone() == (0,), what="the connections of the scrape are gone"))
+
+
+def test_a_process_can_leave_the_database_to_others(rota_app: TestRota) -> None:
+    collector(rota_app, database=False)
+
+    samples = scraped(rota_app)
+
+    assert value(samples, "rota_database_up") is None
+    assert value(samples, "rota_jobs_stuck_total") == 0
+
+
+def test_an_app_with_a_pool_and_no_address_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ROTA_DATABASE_URL", "DATABASE_URL", "PGHOST", "PGDATABASE", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    app = Rota(pool=ConnectionPool(open=False))
+    collector(app, cache=0)
+    monkeypatch.setattr(app, "_address", lambda: pytest.fail("it would have started a server"))
+
+    assert value(scraped(app), "rota_database_up") is None
+
+
+def test_who_leads_and_how_often_that_changed() -> None:
+    counting = Counting(facts := Facts())
+
+    facts.emit(StandingBy("b", "other"))
+    facts.emit(LeadershipGained("a", 1))
+    facts.emit(LeadershipEnded("a", 1, "resigned", "resigned"))
+    facts.emit(LeadershipGained("a", 2))
+
+    assert counting.leading() == {"a": 1, "b": 0}
+    assert counting.named("leader_changes") == {"a": 2}
+
+
+def test_slots_count_as_many_as_there_were() -> None:
+    counting = Counting(facts := Facts())
+
+    for fact in (ScheduleFired("s", 3), ScheduleFired("s", 2), ScheduleSkipped("s", 4), ScheduleMissed("s", 7)):
+        facts.emit(fact)
+
+    told = [counting.named(f"schedule_{what}") for what in ("fired", "skipped", "missed")]
+    assert told == [{"s": 5}, {"s": 4}, {"s": 7}]
+
+
+def test_control_that_is_lost_shows_until_it_is_back() -> None:
+    counting = Counting(facts := Facts())
+    before = counting.state("control")
+    facts.emit(ControlLost(None, "cut"))
+    lost = counting.state("control")
+    facts.emit(ControlRestored(uuid4()))
+
+    assert (before, lost, counting.state("control")) == (None, 0, 1)
+
+
+def test_a_process_that_left_has_no_lease_to_lose() -> None:
+    counting = Counting(facts := Facts())
+    facts.emit(MemberJoined(member := uuid4(), "web"))
+    joined = counting.state("control")
+    facts.emit(MemberLeft(member))
+
+    assert (joined, counting.state("control")) == (1, None)
+
+
+def test_what_has_not_happened_yet_is_told_as_nothing(rota_app: TestRota) -> None:
+    """Prometheus sees no growth in a series that begins at one."""
+    collector(rota_app, database=False)
+
+    @rota_app.task(name="send", queue="mail")
+    async def send() -> None: ...
+
+    rota_app.facts.emit(ScheduleFired("s", 1))
+    samples = scraped(rota_app)
+
+    assert value(samples, "rota_jobs_total", queue="mail", task="send", outcome="dead") == 0
+    assert value(samples, "rota_schedule_missed_total", schedule="s") == 0
+
+
+def test_names_without_end_become_one() -> None:
+    counting = Counting(facts := Facts(), most=3)
+
+    for number in range(10):
+        facts.emit(JobSucceeded(1, f"task {number}", "q", 1, 0.1))
+        facts.emit(JobLost(1, f"task {number}", "q", 1, uuid4(), "queued", "gone"))
+        facts.emit(ScheduleFired(f"s {number}", 1))
+        facts.emit(LeadershipGained(f"l {number}", 1))
+
+    jobs = counting.jobs()
+    assert set(jobs) == {("q", "task 0"), ("q", "task 1"), ("q", "task 2"), (OTHERS, OTHERS)}
+    assert jobs[OTHERS, OTHERS].outcomes == {"succeeded": 7, "lost": 7}
+    assert counting.named("schedule_fired") == {"s 0": 1, "s 1": 1, "s 2": 1, OTHERS: 7}
+    assert len(counting.leading()) == 3
+
+
+def test_pools_tell_of_themselves(rota_app: TestRota) -> None:
+    collector(rota_app, cache=0)
+    rota_app.members_sync()
+
+    samples = scraped(rota_app)
+
+    assert (value(samples, "rota_pool_size", pool="app") or 0) >= 1
+    assert (value(samples, "rota_pool_requests_total", pool="app") or 0) >= 1
+    assert value(samples, "rota_pool_wait_seconds_total", pool="app") is not None
+
+
+async def test_whoever_watches_the_loop_says_how_late_it_is(rota_app: TestRota) -> None:
+    collector(rota_app, database=False)
+    assert value(scraped(rota_app), "rota_loop_lag_seconds") is None
+    with watched(rota_app.facts):
+        assert (value(scraped(rota_app), "rota_loop_lag_seconds") or 0.0) >= 0
+        assert value(scraped(rota_app), "rota_loop_lag_seconds") is not None
+
+
+def test_every_number_is_one_that_was_announced_with_its_labels(rota_app: TestRota, db: Db) -> None:
+    db.execute("insert into rota.jobs (task) values ('t')")
+    made = collector(rota_app, cache=0)
+    rota_app.facts.emit(JobSucceeded(1, "t", "q", 1, 0.5, 0.1))
+    rota_app.facts.emit(LeadershipGained("a", 1))
+
+    for family in made.collect():
+        for sample in family.samples:
+            metric = next(metric for metric in METRICS.values() if sample.name in metric.samples)
+            assert set(sample.labels) - {"le"} == set(metric.labels)
+            assert sample.name.endswith("_total") == (metric.kind == "counter")
+
+
+def test_registering_it_asks_the_database_nothing_and_a_second_call_gives_the_same() -> None:
+    app = Rota("host=127.0.0.1 port=1 dbname=nowhere")
+    registry = CollectorRegistry(auto_describe=True)
+
+    registry.register(collector(app))
+    reader = collector(app)._reader
+
+    assert collector(app) is collector(app)
+    assert reader is not None
+    assert reader._read_at == float("-inf")
+    assert collector(app) not in REGISTRY._collector_to_names
+
+
+def test_a_scraper_gets_the_format_it_asks_for(rota_app: TestRota) -> None:
+    collector(rota_app, database=False)
+
+    plain, _ = exposition(rota_app)
+    modern, body = exposition(rota_app, "application/openmetrics-text; version=1.0.0")
+
+    assert plain.startswith("text/plain")
+    assert modern.startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+    assert b"process_resident_memory_bytes" in body
