@@ -40,8 +40,10 @@ from rota.facts import (
 from rota.integrations.asgi.budgets import Budgets
 from rota.integrations.asgi.signals import HOOK, Unhooked, server_config
 from rota.integrations.logging import log_facts
+from rota.runtime.health import health_of
 from rota.service.ending import ENDING
 from rota.service.stages import stopped
+from rota.service.watchdog import watched
 
 __all__ = ["Exchange", "Life", "WorkerOptions", "life_of", "lifespan_of", "worker_options"]
 
@@ -109,6 +111,13 @@ class Life:
             self._undo.append(log_facts(self.facts))
             self._undo.append(self.facts.subscribe(self._on_awaited, DatabaseAwaited))
             self._undo.append(self.facts.subscribe(self._on_working, WorkerStarted))
+            health = health_of(self.app)
+            health.expect_worker = self.worker is not None
+            self._undo.append(health.close)
+            if self.worker is None:  # a worker watches its loop itself
+                watching = contextlib.ExitStack()
+                watching.enter_context(watched(self.facts))
+                self._undo.append(watching.close)
             leave = functools.partial(_leave, self.app)
             atexit.register(leave)
             self._undo.append(lambda: atexit.unregister(leave))
