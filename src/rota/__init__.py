@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         UnknownTask,
         WaitTimedOut,
     )
+    from rota.integrations.asgi.drain import DrainMiddleware, draining
     from rota.jobs.codec import Codec
     from rota.jobs.definition import Task
     from rota.jobs.erase import Erased
@@ -90,6 +91,8 @@ __all__ = [
     "RunningPoll",
     "current_job",
     "current_poll",
+    "DrainMiddleware",
+    "draining",
     "RotaError",
     "AppNotFound",
     "ClaimLost",
@@ -128,6 +131,7 @@ _ROOMS = {
     "rota.jobs.outcome": ("Discard", "Snooze"),
     "rota.jobs.package": ("Package",),
     "rota.jobs.retention": ("Retention",),
+    "rota.integrations.asgi.drain": ("DrainMiddleware", "draining"),
     "rota.retry": ("Retry",),
     "rota.jobs.running": ("RunningJob", "Transaction", "current_job"),
     "rota.jobs.unique": ("Unique",),

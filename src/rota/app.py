@@ -351,6 +351,52 @@ class Rota:
         """The workers of this app in this process, also those that start or stop."""
         return tuple(self._workings)
 
+    def attach(
+        self,
+        api: Any,
+        *,
+        worker: bool = True,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        drain_window: Duration | None = None,
+        grace: Duration | None = None,
+        drain_token: str | None = None,
+        health: bool = True,
+    ) -> None:
+        """Work in the process of a FastAPI or Starlette application, and end it in order: lifespan, probes and drain in one call.
+
+        At SIGTERM readiness says 503 while requests are served for `drain_window` (ROTA_DRAIN_WINDOW, 5 seconds); jobs and open
+        requests have `grace` (ROTA_GRACE, 25 seconds). `drain_token` (ROTA_DRAIN_TOKEN) opens POST /health/drain.
+        """
+        from rota.integrations.asgi.attach import Attached, attach
+        from rota.integrations.asgi.budgets import read_budgets
+        from rota.integrations.asgi.lifespan import worker_options
+
+        options = worker_options(worker, queues, concurrency)
+        budgets = read_budgets(drain_window, grace)
+        attach(api, Attached(api, self, worker=options, budgets=budgets, drain_token=drain_token, health=health))
+
+    def lifespan(
+        self,
+        *,
+        worker: bool = True,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        drain_window: Duration | None = None,
+        grace: Duration | None = None,
+    ) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
+        """The lifespan alone: `FastAPI(lifespan=app.lifespan())`, or inside one of yours `async with app.lifespan()(api):`."""
+        from rota.integrations.asgi.budgets import read_budgets
+        from rota.integrations.asgi.lifespan import lifespan_of, worker_options
+
+        return lifespan_of(self, worker_options(worker, queues, concurrency), read_budgets(drain_window, grace))
+
+    def health_router(self, *, drain_token: str | None = None) -> Any:
+        """The probes alone: `api.include_router(app.health_router())`; for Starlette `routes=app.health_router().routes`."""
+        from rota.integrations.asgi.health import health_router
+
+        return health_router(self, drain_token)
+
     @property
     def terms(self) -> list[Term]:
         """The terms of leadership that this process has."""

@@ -1,0 +1,207 @@
+"""`rota serve`: uvicorn with an end that loses neither requests nor jobs, for any ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from rota.cli.target import database_options, find_app
+from rota.errors import AppNotFound, ConfigurationError, RotaError
+from rota.integrations.asgi.attach import Attached, attached_to
+from rota.integrations.asgi.budgets import read_budgets
+from rota.integrations.asgi.lifespan import WorkerOptions
+from rota.integrations.logging import set_up_logging
+from rota.runtime.fleet import Fleet
+from rota.runtime.limit import HardLimit
+from rota.runtime.process import on_ending
+from rota.runtime.supervisor import SupervisedWorker
+
+__all__ = ["serve"]
+
+logger = logging.getLogger("rota")
+
+_BACKLOG = 2048  # as uvicorn has it
+
+
+class CannotListen(RotaError):
+    """The address is taken, or not ours to listen on."""
+
+
+@click.command()
+@click.argument("asgi")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 for a free one.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Processes that share the port, each with its own worker; one that dies is replaced.",
+)
+@click.option(
+    "--drain-window",
+    type=click.FloatRange(min=0),
+    help="Seconds requests are served after a signal. [env: ROTA_DRAIN_WINDOW; default: 5]",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    help="Seconds jobs and open requests get to finish after a signal. [env: ROTA_GRACE; default: 25]",
+)
+@click.option("--app", "app_path", metavar="APP", help="Run the jobs of this app in the same process.")
+@click.option("--no-worker", is_flag=True, help="Run no jobs, also those of an app that is attached.")
+@click.option("--factory", is_flag=True, help="ASGI names a function that makes the application.")
+@click.option(
+    "--fd", type=int, hidden=True, help="The socket to serve on, opened by the process that watches this one."
+)
+@click.option("--label", default="", hidden=True, help="What tells its lines from those of its neighbours.")
+@click.option("--mark", hidden=True, help="By which a supervisor finds its membership.")
+@database_options
+def serve(
+    asgi: str,
+    host: str,
+    port: int,
+    workers: int,
+    drain_window: float | None,
+    grace: float | None,
+    app_path: str | None,
+    no_worker: bool,
+    factory: bool,
+    fd: int | None,
+    label: str,
+    mark: str | None,
+    dsn: str | None,
+    schema: str | None,
+) -> None:
+    """Serve the application ASGI (module:attribute) with uvicorn, and end it in order.
+
+    SIGTERM turns readiness to 503 and stops claiming at once; requests are served for the drain window, then the server stops.
+    Jobs and open requests have the grace; a second signal hands back at once. An application that no Rota is attached to gets the
+    same around it.
+    """
+    budgets = read_budgets(drain_window, grace)
+    if workers > 1:
+        set_up_logging(label="fleet ")
+        options = {"--drain-window": drain_window, "--grace": grace, "--app": app_path}
+        flags = {"--no-worker": no_worker, "--factory": factory}
+        public = [asgi, *(word for name, value in options.items() if value is not None for word in (name, str(value)))]
+        public += [name for name, value in flags.items() if value]
+        private = {"--dsn": dsn, "--schema": schema}
+        hidden = [word for name, value in private.items() if value is not None for word in (name, value)]
+        sys.exit(
+            asyncio.run(_run_fleet(workers, _bound(host, port), public, hidden, max(budgets.grace, budgets.window)))
+        )
+    set_up_logging(label=label)
+    attached = _attached(_load(asgi, factory), app_path, dsn, schema, no_worker)
+    if drain_window is not None:
+        attached.budgets.window = budgets.window
+    if grace is not None:
+        attached.budgets.grace = budgets.grace
+    if attached.app is not None:
+        attached.app.mark = mark
+    _run(attached, _bound(host, port) if fd is None else socket.socket(fileno=fd))
+
+
+async def _run_fleet(size: int, listening: socket.socket, public: list[str], private: list[str], grace: float) -> int:
+    """The processes accept from one socket, which is opened here, so that one can go while the others serve."""
+
+    async def start(number: int) -> SupervisedWorker:
+        command = ["serve", *public, "--fd", str(listening.fileno()), "--label", f"{number:<5} "]
+        return await SupervisedWorker.launch(command, private, grace=grace, pass_fds=[listening.fileno()])
+
+    # with this one open, clients would be let in and served by nobody once the others have closed theirs
+    with listening, on_ending(listening.close, lambda: None):
+        return await Fleet(size, start, grace=grace).run()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket with this address that does not listen yet: nobody is let in before there is someone to serve them."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise CannotListen(
+            f"Nothing can listen on {host}, port {port}: {error.strerror}. Give another --host or --port."
+        ) from error
+    logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, bound.getsockname()[1])
+    return bound
+
+
+def _attached(served: Any, app_path: str | None, dsn: str | None, schema: str | None, no_worker: bool) -> Attached:
+    """The application with its Rota around it, as the command says."""
+    attached = attached_to(served)
+    named = find_app(app_path, dsn, schema) if app_path else None
+    if attached is None:
+        worker = None if no_worker or named is None else WorkerOptions()
+        return Attached(served, named, worker=worker, budgets=read_budgets(None, None))
+    if named is not None and named is not attached.app:
+        raise ConfigurationError(
+            f"--app names another Rota than the one that is attached to the application, which already has its worker: leave "
+            f"--app {app_path} out, or run that one by `rota worker {app_path}`."
+        )
+    if attached.app is not None and (dsn is not None or schema is not None) and named is None:
+        attached.app.use(dsn=dsn, schema=schema)
+    if no_worker:
+        attached.worker = None
+    return attached
+
+
+def _run(attached: Attached, listening: socket.socket) -> None:
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise ConfigurationError("`rota serve` needs uvicorn: pip install 'rota[fastapi]'.") from error
+    config = uvicorn.Config(
+        attached.served,
+        backlog=_BACKLOG,
+        # what cannot be cancelled is not waited for longer than the rest
+        timeout_graceful_shutdown=math.ceil(max(1.0, attached.budgets.grace - attached.budgets.window)),
+        access_log=False,
+    )
+    server = uvicorn.Server(config)
+    # from now on, not only while it serves: a signal before that is not lost, and the one that it sends itself at its end, to die
+    # of it, is no death, as it has ended in order
+    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+    limit = HardLimit(max(attached.budgets.grace, attached.budgets.window))
+    try:
+        server.run([listening])
+    except SystemExit as error:  # it has said why it could not start
+        sys.exit(1 if error.code else 0)
+    finally:
+        limit.lift()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _load(path: str, factory: bool) -> Any:
+    name, _, attribute = path.partition(":")
+    if not name or not attribute:
+        raise AppNotFound(f"{path!r} is no path to an application: write module:attribute, for example main:api.")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (error.name == name or name.startswith(f"{error.name}.")):
+            raise AppNotFound(
+                f"There is no module {error.name!r} to find {path!r} in (looked from {os.getcwd()})."
+            ) from error
+        raise
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        what = "nothing" if found is None else f"a {type(found).__name__}"
+        raise AppNotFound(f"{path!r} names {what}, not an ASGI application.")
+    make: Callable[[], Any] = found
+    return make() if factory else found
