@@ -163,4 +163,11 @@ MUTANTS = [
         "            pass  #",
         PROCESS,
     ),
+    Mutant(
+        "a cancellation that is lost with a connection",
+        "postgres/pool.py",
+        "if task and task.cancelling() > asked:",
+        "if False:",
+        "tests/postgres/test_connection.py",
+    ),
 ]

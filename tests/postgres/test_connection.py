@@ -110,6 +110,19 @@ def test_the_same_for_sync_callers(rota_database: str) -> None:
         assert app.database.run_sync(ONE) == 1
 
 
+async def test_who_is_cancelled_when_a_connection_comes_is_told_of_it(rota_database: str) -> None:
+    async with Rota(rota_database, pool_size=1) as app:
+        for turns in range(60):
+            async with app.database.transaction():
+                waiting = asyncio.create_task(app.database.run(ONE))
+                await asyncio.sleep(0.002)  # until it waits; where it does not yet, nothing is tried
+            for _ in range(turns % 6):
+                await asyncio.sleep(0)
+            if waiting.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+
+
 def test_who_finds_no_connection_is_told_what_would_give_one(
     rota_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,7 +196,7 @@ class Database:
         self._check_fork()
         try:
             pool = self._user_async or await self._pool()
-            async with pool.connection(timeout=_WAIT_SECONDS) as connection, connection.transaction():
+            async with _lent(pool) as connection, connection.transaction():
                 if not self._user_async:
                     await connection.execute(_AS_THE_USER_HAS_IT, prepare=False)
                 yield connection
@@ -247,7 +247,7 @@ class Database:
         self._check_fork()
         try:
             pool = self._user_async or await self._pool()
-            async with asyncio.timeout(_PATIENCE_SECONDS), pool.connection(timeout=_WAIT_SECONDS) as connection:
+            async with asyncio.timeout(_PATIENCE_SECONDS), _lent(pool) as connection:
                 return await use(connection)
         except psycopg.Error as error:
             raise self._translated(error) from error
@@ -356,6 +356,17 @@ class Borrowed(Foreign):
         await self._answer(cursor.execute(sql, params))
         rows: Sequence[Row] = await self._answer(cursor.fetchall())
         return rows
+
+
+@contextlib.asynccontextmanager
+async def _lent(pool: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncConnection[Any]]:
+    """A connection of the pool. Before Python 3.12 who is cancelled at the moment it comes would not be told of that."""
+    task = asyncio.current_task()
+    asked = task.cancelling() if task else 0
+    async with pool.connection(timeout=_WAIT_SECONDS) as connection:
+        if task and task.cancelling() > asked:
+            raise asyncio.CancelledError
+        yield connection
 
 
 async def close_with_loop(pool: AsyncConnectionPool[Any]) -> None:

@@ -111,7 +111,11 @@ class _LoopBoundDatabase(Database):
 
     async def _open(self) -> AsyncConnectionPool[Any]:
         pool = await super()._open()
-        await pool.wait()  # a connection still being made when the loop ends could not be closed
+        try:
+            await pool.wait()  # a connection still being made when the loop ends could not be closed
+        except BaseException:
+            await pool.close()
+            raise
         loop = asyncio.get_running_loop()
         self._closers.setdefault(loop, set()).add(loop.create_task(_close_with_loop(pool)))
         return pool
