@@ -46,8 +46,9 @@ chaos: $(VENV)/.dev  ## leadership in its whole size: sixteen contenders and 200
 plans: $(VENV)/.dev  ## what the statements read with a million jobs, whatever the statistics say
 	ROTA_ALL_PLANS=1 $(BIN)/python -m pytest --long tests/jobs/test_plans.py
 
-soak: $(VENV)/.dev  ## cron around every jump of every zone's clock from 2000 to 2040; minutes
+soak: $(VENV)/.dev  ## cron around every jump of every zone's clock from 2000 to 2040; web processes replaced under load; minutes
 	ROTA_SOAK=1 $(BIN)/python -m pytest -s tests/schedules/test_transitions.py
+	ROTA_SOAK=1 $(BIN)/python -m pytest -s --long --postgres 18 tests/web/test_rolling_deploy.py
 
 install: $(VENV)/.installed  ## the environment alone
 

@@ -57,6 +57,9 @@ VARIABLES = {
     "ROTA_LEASE": "How long a silent process is believed to be alive, such as `15s`. At least 1.5 seconds. Default: 15 seconds.",
     "ROTA_SCHEDULE_POLL": "How often the scheduler looks although nothing told it to, such as `30s`: what a lost message may cost. "
     "From 0.1 seconds to an hour. Default: 5 seconds.",
+    "ROTA_DRAIN_WINDOW": "How long a web process serves requests after a signal, such as `5s`. Default: 5 seconds.",
+    "ROTA_GRACE": "How long jobs and open requests of a web process have to finish after a signal. Default: 25 seconds.",
+    "ROTA_DRAIN_TOKEN": "Opens `POST /health/drain` of a web process to who sends it as `Authorization: Bearer ...`.",
     "ROTA_HEALTH_PORT": "The port that `rota worker` serves health on, and that `rota health` asks.",
     "ROTA_HEALTH_URL": "Where `rota health` asks, if not on this machine.",
     "ROTA_LIVE_LIMIT": "How long an event loop or the thread that keeps the lease may stand still until `/health/live` is 503, such "

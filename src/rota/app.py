@@ -369,8 +369,8 @@ class Rota:
         requests have `grace` (ROTA_GRACE, 25 seconds). `drain_token` (ROTA_DRAIN_TOKEN) opens POST /health/drain.
         """
         from rota.integrations.asgi.attach import Attached, attach
-        from rota.integrations.asgi.budgets import read_budgets
         from rota.integrations.asgi.lifespan import worker_options
+        from rota.runtime.budgets import read_budgets
 
         options = worker_options(worker, queues, concurrency)
         budgets = read_budgets(drain_window, grace)
@@ -386,8 +386,8 @@ class Rota:
         grace: Duration | None = None,
     ) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
         """The lifespan alone: `FastAPI(lifespan=app.lifespan())`, or inside one of yours `async with app.lifespan()(api):`."""
-        from rota.integrations.asgi.budgets import read_budgets
         from rota.integrations.asgi.lifespan import lifespan_of, worker_options
+        from rota.runtime.budgets import read_budgets
 
         return lifespan_of(self, worker_options(worker, queues, concurrency), read_budgets(drain_window, grace))
 

@@ -21,6 +21,7 @@ from tests.mutants import (
     schedules,
     timing,
     unique,
+    web,
     worker,
 )
 from tests.mutants.mutant import PACKAGE, Mutant
@@ -47,4 +48,5 @@ MUTANTS = [
     *doctor.MUTANTS,
     *health.MUTANTS,
     *facts_told.MUTANTS,
+    *web.MUTANTS,
 ]

@@ -23,8 +23,8 @@ import rota
 from rota import ConfigurationError, Rota
 from rota.facts import DatabaseAwaited, Ended, EndingBegan, Fact, StageStarted, StageStopped, WorkerStarted
 from rota.integrations.asgi.attach import Attached
-from rota.integrations.asgi.budgets import read_budgets
 from rota.integrations.asgi.lifespan import WorkerOptions
+from rota.runtime.budgets import read_budgets
 from rota.service.ending import ENDING
 from rota.testing import TestRota, fact, until
 

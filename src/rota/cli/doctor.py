@@ -16,8 +16,8 @@ from rota.cli.output import json_option, print_json, say
 from rota.cli.target import database_options, find_app
 from rota.errors import InvalidDsn
 from rota.postgres.dsn import dsn_from_environment
+from rota.runtime.budgets import DRAIN_WINDOW
 from rota.runtime.doctor import Budgets, Diagnosis, Finding, Patient, examine
-from rota.runtime.doctor.budgets import DRAIN_WINDOW
 from rota.runtime.doctor.finding import Grade
 
 __all__ = ["doctor"]

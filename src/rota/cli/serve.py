@@ -18,9 +18,9 @@ import click
 from rota.cli.target import database_options, find_app
 from rota.errors import AppNotFound, ConfigurationError, RotaError
 from rota.integrations.asgi.attach import Attached, attached_to
-from rota.integrations.asgi.budgets import read_budgets
 from rota.integrations.asgi.lifespan import WorkerOptions
 from rota.integrations.logging import set_up_logging
+from rota.runtime.budgets import read_budgets
 from rota.runtime.fleet import Fleet
 from rota.runtime.limit import HardLimit
 from rota.runtime.process import on_ending

@@ -13,10 +13,10 @@ from typing import Any
 
 from rota.app import Rota
 from rota.errors import ConfigurationError
-from rota.integrations.asgi.budgets import Budgets
 from rota.integrations.asgi.drain import Asgi, Message, Receive, Scope, Send, drained
 from rota.integrations.asgi.health import HealthRoutes
 from rota.integrations.asgi.lifespan import Life, WorkerOptions
+from rota.runtime.budgets import Budgets
 from rota.service.ending import ENDING
 
 __all__ = ["Attached", "attach", "attached_to"]

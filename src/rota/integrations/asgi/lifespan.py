@@ -37,9 +37,9 @@ from rota.facts import (
     StageStopped,
     WorkerStarted,
 )
-from rota.integrations.asgi.budgets import Budgets
 from rota.integrations.asgi.signals import HOOK, Unhooked, server_config
 from rota.integrations.logging import log_facts
+from rota.runtime.budgets import Budgets
 from rota.runtime.health import health_of
 from rota.service.ending import ENDING
 from rota.service.stages import stopped

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rota.app import DEFAULT_GRACE
+from rota.runtime.budgets import DRAIN_WINDOW
 
-__all__ = ["DRAIN_WINDOW", "MARGIN", "SPREAD", "Budgets"]
+__all__ = ["MARGIN", "SPREAD", "Budgets"]
 
-DRAIN_WINDOW = 10.0  # long enough for a probe every other second that may fail three times
 SPREAD = 2.0  # seconds until all balancers act on what a probe saw
 MARGIN = 5.0  # seconds to close what is left
 

@@ -6,18 +6,23 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rota.app import DEFAULT_GRACE
 from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError
 
-__all__ = ["Budgets", "read_budgets"]
+__all__ = ["DRAIN_WINDOW", "Budgets", "read_budgets"]
+
+DRAIN_WINDOW = 5.0  # longer than a balancer takes to notice that asks every second and believes the third answer
 
 
 @dataclass(slots=True)
 class Budgets:
     """Both count from the signal on."""
 
-    window: float = 5.0  # requests are served, and readiness says 503: longer than a balancer takes to notice
-    grace: float = 25.0  # jobs and open requests may finish: below the 30 s that Kubernetes and systemd commonly give
+    window: float = DRAIN_WINDOW  # requests are served, and readiness says 503
+    grace: float = (
+        DEFAULT_GRACE  # jobs and open requests may finish: below the 30 s that Kubernetes and systemd commonly give
+    )
 
 
 def read_budgets(
