@@ -204,6 +204,7 @@ def fetch(source: dict) -> None:
         (signal.SIGTERM, 1, 1, -signal.SIGTERM),
         (signal.SIGTERM, 2, 0, -signal.SIGTERM),
         (signal.SIGINT, 1, 1, 1),
+        (signal.SIGINT, 2, 0, 1),
     ],
 )
 def test_a_process_that_is_told_to_end_ends_the_poll_that_runs_and_gives_back_the_rest(
@@ -226,3 +227,17 @@ def test_a_process_that_is_told_to_end_ends_the_poll_that_runs_and_gives_back_th
     assert code == ends_with
     until_sync(lambda: db.execute("select from rota.poll_claims").fetchall() == [], what="they are given back")
     assert one(db, "select count(*) from sources where last_at is not null") == polled
+
+
+def test_a_command_does_not_wait_for_a_handler_that_took_longer_than_its_timeout(
+    rota_app: TestRota, db: Db, rota_database: str, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(APP.replace("SECONDS", "60").replace("concurrency=1", 'timeout="100ms"'))
+    db.execute("insert into sources values (1)")
+    command = [sys.executable, "-m", "rota", "pollers", "run", "fetch", "--app", str(tmp_path / "app.py")]
+    environment = {**os.environ, "ROTA_DATABASE_URL": rota_database}
+
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+
+    assert ended.returncode == 1
+    assert "longer than its timeout" in ended.stderr

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from rota.app import Rota
 from rota.service.loop import leave_stuck
 
-__all__ = ["run_worker"]
+__all__ = ["leave_stuck_threads", "run_worker"]
 
 logger = logging.getLogger("rota")
 
@@ -33,7 +33,7 @@ def run_worker(
     refusing = asyncio.run(_work(app, app.work(queues, concurrency, drain, pollers=pollers, grace=grace)))
     if refusing:
         _leave(f"{refusing} coroutine(s) refuse to be cancelled")
-    _leave_stuck_threads()
+    leave_stuck_threads()
 
 
 async def _work(app: Rota, work: Coroutine[Any, Any, None]) -> int:
@@ -57,21 +57,22 @@ async def _work(app: Rota, work: Coroutine[Any, Any, None]) -> int:
     return refusing
 
 
-def _leave_stuck_threads() -> None:
-    """A body in a thread cannot be stopped, and its job or row was handed back: do not wait for it at exit."""
+def leave_stuck_threads(code: int = 0) -> None:
+    """A body in a thread cannot be stopped, and its job or row was handed back: do not wait for it at exit, but leave with `code`."""
+    # also daemons, which they are when made in a daemon: their pool waits for them at exit
     bodies = [each for each in threading.enumerate() if each.name.startswith(("rota-task", "rota-poll"))]
-    stuck = [thread for thread in bodies if not thread.daemon]
-    if any(_in_a_body(thread) for thread in stuck):
-        _leave(f"{len(stuck)} thread(s) are still in the body of a task or the handler of a poller")
+    stuck = [thread for thread in bodies if _in_a_body(thread)]
+    if stuck:
+        _leave(f"{len(stuck)} thread(s) are still in the body of a task or the handler of a poller", code)
 
 
-def _leave(why: str) -> NoReturn:
+def _leave(why: str, code: int = 0) -> NoReturn:
     """End this process now. Whatever goes on in it has lost its claim, and is nobody's work any more."""
     logger.warning("%s; leaving without them", why)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def _in_a_body(thread: threading.Thread) -> bool:
