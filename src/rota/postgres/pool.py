@@ -221,16 +221,24 @@ class Database:
 
     async def close(self) -> None:
         """Close what this loop and the sync callers opened. The next use opens it again."""
-        opening = self._async.pop(asyncio.get_running_loop(), None)
-        if opening is not None:
-            await (await opening).close()
+        pool = await self._given_up()
+        if pool is not None:
+            await pool.close()
         await asyncio.to_thread(self.close_sync)
 
     async def close_with_loop(self) -> None:
         """The same for what this loop opened, when its runner ends it."""
+        pool = await self._given_up()
+        if pool is not None:
+            await close_with_loop(pool)
+
+    async def _given_up(self) -> AsyncConnectionPool[Any] | None:
+        """What this loop opened, which is the caller's to close; None if it has not, or could not."""
         opening = self._async.pop(asyncio.get_running_loop(), None)
-        if opening is not None and not opening.cancelled() and opening.exception() is None:
-            await close_with_loop(opening.result())
+        if opening is None:
+            return None
+        await asyncio.wait([opening])  # it may be cancelled just as we are
+        return None if _failed(opening) else opening.result()
 
     def close_sync(self) -> None:
         with self._lock:
