@@ -26,6 +26,7 @@ TABLE = """
     begin perform pg_advisory_xact_lock_shared(7); return true; end $$;
 """
 WAITING = "select count(*) from pg_locks where locktype = 'advisory' and objid = 7 and not granted"
+LOCKED = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
 @pytest.fixture
@@ -113,6 +114,32 @@ async def test_a_round_says_what_hinders_its_look(rota_app: TestRota, db: Db) ->
 
     with pytest.raises(RotaError, match="cannot look for rows of public.sources: PostgreSQL says 'division by zero'"):
         await fetch.run_once()
+
+
+async def test_a_round_that_is_cancelled_stamps_what_is_polled(
+    rota_app: TestRota, db: Db, direct_database: str
+) -> None:
+    with psycopg.connect(direct_database) as other:
+
+        @rota_app.poller(table="sources", last="last_at", interval="5m")
+        async def fetch(source: dict[str, Any]) -> None:
+            other.execute("select from rota.poll_claims for update")
+
+        db.execute("insert into sources values (1)")
+        polling = asyncio.create_task(fetch.run_once())
+        await until(
+            lambda: one(db, LOCKED) == 1,
+            what="the stamp waits",
+        )
+        polling.cancel()
+        for _ in range(10):  # until it has heard
+            await asyncio.sleep(0)
+        other.rollback()
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+
+    assert one(db, "select count(*) from sources where last_at is not null") == 1
+    assert one(db, "select count(*) from rota.poll_claims") == 0
 
 
 async def test_a_row_that_was_lost_and_is_not_due_any_more_is_left_alone(rota_app: TestRota, db: Db) -> None:
