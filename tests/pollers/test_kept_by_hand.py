@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,8 @@ from rota.pollers.poller import Poller
 from rota.postgres.connection import Connector
 from rota.testing import TestRota, until, until_sync
 
-OPEN = "select count(*) from pg_stat_activity where datname = current_database() and application_name like 'rota%%'"
+OPENED = "from pg_stat_activity where datname = current_database() and starts_with(application_name, 'rota')"
+OPEN = f"select count(*) {OPENED}"
 MEMBERS = "select count(*) from rota.members where ended_at is null"
 
 
@@ -222,6 +224,24 @@ def test_a_loop_may_end_while_it_connects(
 
     assert asyncio.run(main()).cancelled()
     assert caplog.records == []
+
+
+def test_a_loop_ends_at_once_though_the_server_has_closed_some_of_its_connections(
+    direct_database: str, db: Db, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Rota(direct_database)
+    fetch = fetching(app)
+
+    async def main() -> None:
+        await fetch.run_once(1)
+        db.execute(f"select pg_terminate_backend(pid, 5000) {OPENED} and starts_with(application_name, 'rota:poll')")
+
+    began = time.monotonic()
+    asyncio.run(main())
+
+    assert time.monotonic() - began < 15  # a pool waits for thirty
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+    until_sync(lambda: one(db, OPEN) == 0, what="all is closed")
 
 
 def test_a_poll_that_its_loop_ends_first_gives_its_row_back(direct_database: str, db: Db) -> None:

@@ -366,7 +366,9 @@ class Borrowed(Foreign):
 async def close_with_loop(pool: AsyncConnectionPool[Any]) -> None:
     """Close a pool when the runner of its loop has cancelled its tasks, without which it closes no connection that it holds."""
     while pool.get_stats().get("pool_available"):
-        await (await pool.getconn()).close()
+        # one that the server has closed is left out, and nobody is there any more to open another
+        with contextlib.suppress(PoolTimeout):
+            await (await pool.getconn(timeout=0.1)).close()
     with contextlib.suppress(asyncio.CancelledError):
         await pool.close()
 
