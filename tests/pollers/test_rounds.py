@@ -26,7 +26,11 @@ TABLE = """
     begin perform pg_advisory_xact_lock_shared(7); return true; end $$;
 """
 WAITING = "select count(*) from pg_locks where locktype = 'advisory' and objid = 7 and not granted"
-LOCKED = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+ASLEEP = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'"
+SLOW_STAMPS = """
+    create function slowly() returns trigger language plpgsql as $$ begin perform pg_sleep(1); return new; end $$;
+    create trigger slowly before update on sources for each row execute function slowly();
+"""
 
 
 @pytest.fixture
@@ -116,30 +120,42 @@ async def test_a_round_says_what_hinders_its_look(rota_app: TestRota, db: Db) ->
         await fetch.run_once()
 
 
-async def test_a_round_that_is_cancelled_stamps_what_is_polled(
-    rota_app: TestRota, db: Db, direct_database: str
-) -> None:
-    with psycopg.connect(direct_database) as other:
+async def test_a_round_that_is_cancelled_stamps_what_is_polled(rota_app: TestRota, db: Db) -> None:
+    @rota_app.poller(table="sources", last="last_at", interval="5m")
+    async def fetch(source: dict[str, Any]) -> None: ...
 
-        @rota_app.poller(table="sources", last="last_at", interval="5m")
-        async def fetch(source: dict[str, Any]) -> None:
-            other.execute("select from rota.poll_claims for update")
-
-        db.execute("insert into sources values (1)")
-        polling = asyncio.create_task(fetch.run_once())
-        await until(
-            lambda: one(db, LOCKED) == 1,
-            what="the stamp waits",
-        )
-        polling.cancel()
-        for _ in range(10):  # until it has heard
-            await asyncio.sleep(0)
-        other.rollback()
-        with pytest.raises(asyncio.CancelledError):
-            await polling
+    db.execute("insert into sources values (1)")
+    db.execute(SLOW_STAMPS)
+    polling = asyncio.create_task(fetch.run_once())
+    await until(lambda: one(db, ASLEEP) == 1, what="it is being stamped")
+    polling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await polling
 
     assert one(db, "select count(*) from sources where last_at is not null") == 1
     assert one(db, "select count(*) from rota.poll_claims") == 0
+
+
+async def test_a_round_that_is_cancelled_waits_for_no_row_that_someone_has_locked(
+    rota_app: TestRota, db: Db, direct_database: str
+) -> None:
+    told: list[str] = []
+    rota_app.facts.subscribe(lambda fact: told.append(type(fact).__name__))
+    with psycopg.connect(direct_database) as application:
+
+        @rota_app.poller(table="sources", last="last_at", interval="5m")
+        async def fetch(source: dict[str, Any]) -> None:
+            application.execute("select from sources for update")
+
+        db.execute("insert into sources values (1)")
+        polling = asyncio.create_task(fetch.run_once())
+        await until(lambda: "RowLocked" in told, what="the stamp finds it locked")
+        polling.cancel()
+        ended, _ = await asyncio.wait([polling], timeout=20)
+
+        assert ended == {polling}
+        assert polling.cancelled()
+        assert one(db, "select count(*) from rota.poll_claims") == 0
 
 
 async def test_a_row_that_was_lost_and_is_not_due_any_more_is_left_alone(rota_app: TestRota, db: Db) -> None:
