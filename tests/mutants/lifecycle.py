@@ -159,8 +159,8 @@ MUTANTS = [
     Mutant(
         "a pool that opens while the process ends",
         "postgres/pool.py",
-        "            opening.cancel()  #",
-        "            pass  #",
+        "        opening.cancel()  #",
+        "        pass  #",
         PROCESS,
     ),
     Mutant(

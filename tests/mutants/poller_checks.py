@@ -68,8 +68,8 @@ MUTANTS = [
     Mutant(
         "a row that someone else polls",
         "cli/pollers.py",
-        "if stats.errors or stats.held_by is not None:",
-        "if stats.errors:",
+        "1 if stats.errors or stats.held_by is not None else 0",
+        "1 if stats.errors else 0",
         COMMANDS,
     ),
     Mutant(

@@ -340,4 +340,25 @@ MUTANTS = [
         "_TIDY_MORE_SECONDS if False else",
         POLLING,
     ),
+    Mutant(
+        "a poll that ended cancelled with its round",
+        "pollers/poller.py",
+        "task not in self._polled and ",
+        "",
+        ROUNDS,
+    ),
+    Mutant(
+        "a cancelled round that waits for a lock",
+        "pollers/poller.py",
+        "patience.left <= 0 or self._ending",
+        "patience.left <= 0",
+        ROUNDS,
+    ),
+    Mutant(
+        "a pool that could not be opened and is closed",
+        "postgres/pool.py",
+        "None if _failed(opening) else opening.result()",
+        "opening.result()",
+        BY_HAND,
+    ),
 ]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,15 @@ import psycopg
 import pytest
 from tests.pollers.feeds import EVERY_FIVE_MINUTES, Db, claims, make_feeds, one, rows_of, stamped
 
-from rota import PollStats, Rota
+from rota import PollStats, Rota, current_poll
+from rota.errors import DatabaseUnavailable
 from rota.pollers import by_hand
 from rota.pollers.poller import Poller
+from rota.postgres.connection import Connector
 from rota.testing import TestRota, until, until_sync
 
-OPEN = "select count(*) from pg_stat_activity where datname = current_database() and application_name like 'rota%%'"
+OPENED = "from pg_stat_activity where datname = current_database() and starts_with(application_name, 'rota')"
+OPEN = f"select count(*) {OPENED}"
 MEMBERS = "select count(*) from rota.members where ended_at is null"
 
 
@@ -135,6 +141,32 @@ def test_what_sync_callers_opened_is_closed_with_the_app(direct_database: str, d
     app.close_sync()
 
 
+def test_what_handlers_in_threads_opened_is_closed_with_the_app(direct_database: str, db: Db) -> None:
+    app = Rota(direct_database)
+
+    @app.poller(**EVERY_FIVE_MINUTES)
+    def fetch(feed: dict[str, Any]) -> None:
+        with current_poll().transaction():
+            pass
+
+    gc.disable()  # which would close it too, at some time
+    try:
+        fetch.run_once_sync(1)
+        app.close_sync()
+        until_sync(lambda: one(db, OPEN) == 0, what="all is closed")
+    finally:
+        gc.enable()
+
+
+async def test_closing_what_could_not_be_opened_is_no_error() -> None:
+    app = Rota("postgresql://127.0.0.1:1/nowhere")
+    fetch = fetching(app)
+
+    with pytest.raises(DatabaseUnavailable):
+        await fetch.run_once()
+    await app.close()
+
+
 async def test_an_app_that_is_closed_in_a_loop_closes_what_sync_callers_opened(direct_database: str, db: Db) -> None:
     async with Rota(direct_database) as app:
         await asyncio.to_thread(fetching(app).poll_sync, 1)
@@ -153,6 +185,63 @@ def test_an_app_that_nobody_opens_or_closes_leaves_nothing_open_behind_its_loop(
         assert asyncio.run(fetch.poll(id)).completed == 1
         assert one(db, MEMBERS) == 0
         until_sync(lambda: one(db, OPEN) == 0, what="all is closed")
+
+
+def test_a_loop_that_has_ended_is_not_kept(direct_database: str, db: Db) -> None:
+    app = Rota(direct_database)
+    fetch = fetching(app)
+
+    async def main() -> weakref.ref[asyncio.AbstractEventLoop]:
+        await fetch.poll(1)
+        return weakref.ref(asyncio.get_running_loop())
+
+    ended = asyncio.run(main())
+    gc.collect()
+
+    assert ended() is None
+
+
+def test_a_loop_may_end_while_it_connects(
+    direct_database: str, db: Db, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Rota(direct_database)
+    fetch = fetching(app)
+    connecting = asyncio.Event()
+
+    async def connect(connector: Connector) -> Any:
+        connecting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.1)  # a statement that is cancelled waits for PostgreSQL to say so
+
+    async def main() -> asyncio.Task[PollStats]:
+        polling = asyncio.create_task(fetch.poll(1))
+        await connecting.wait()
+        return polling
+
+    monkeypatch.setattr(Connector, "connect", connect)
+
+    assert asyncio.run(main()).cancelled()
+    assert caplog.records == []
+
+
+def test_a_loop_ends_at_once_though_the_server_has_closed_some_of_its_connections(
+    direct_database: str, db: Db, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Rota(direct_database)
+    fetch = fetching(app)
+
+    async def main() -> None:
+        await fetch.run_once(1)
+        db.execute(f"select pg_terminate_backend(pid, 5000) {OPENED} and starts_with(application_name, 'rota:poll')")
+
+    began = time.monotonic()
+    asyncio.run(main())
+
+    assert time.monotonic() - began < 15  # a pool waits for thirty
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+    until_sync(lambda: one(db, OPEN) == 0, what="all is closed")
 
 
 def test_a_poll_that_its_loop_ends_first_gives_its_row_back(direct_database: str, db: Db) -> None:

@@ -26,6 +26,11 @@ TABLE = """
     begin perform pg_advisory_xact_lock_shared(7); return true; end $$;
 """
 WAITING = "select count(*) from pg_locks where locktype = 'advisory' and objid = 7 and not granted"
+ASLEEP = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'"
+SLOW_STAMPS = """
+    create function slowly() returns trigger language plpgsql as $$ begin perform pg_sleep(1); return new; end $$;
+    create trigger slowly before update on sources for each row execute function slowly();
+"""
 
 
 @pytest.fixture
@@ -113,6 +118,44 @@ async def test_a_round_says_what_hinders_its_look(rota_app: TestRota, db: Db) ->
 
     with pytest.raises(RotaError, match="cannot look for rows of public.sources: PostgreSQL says 'division by zero'"):
         await fetch.run_once()
+
+
+async def test_a_round_that_is_cancelled_stamps_what_is_polled(rota_app: TestRota, db: Db) -> None:
+    @rota_app.poller(table="sources", last="last_at", interval="5m")
+    async def fetch(source: dict[str, Any]) -> None: ...
+
+    db.execute("insert into sources values (1)")
+    db.execute(SLOW_STAMPS)
+    polling = asyncio.create_task(fetch.run_once())
+    await until(lambda: one(db, ASLEEP) == 1, what="it is being stamped")
+    polling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await polling
+
+    assert one(db, "select count(*) from sources where last_at is not null") == 1
+    assert one(db, "select count(*) from rota.poll_claims") == 0
+
+
+async def test_a_round_that_is_cancelled_waits_for_no_row_that_someone_has_locked(
+    rota_app: TestRota, db: Db, direct_database: str
+) -> None:
+    told: list[str] = []
+    rota_app.facts.subscribe(lambda fact: told.append(type(fact).__name__))
+    with psycopg.connect(direct_database) as application:
+
+        @rota_app.poller(table="sources", last="last_at", interval="5m")
+        async def fetch(source: dict[str, Any]) -> None:
+            application.execute("select from sources for update")
+
+        db.execute("insert into sources values (1)")
+        polling = asyncio.create_task(fetch.run_once())
+        await until(lambda: "RowLocked" in told, what="the stamp finds it locked")
+        polling.cancel()
+        ended, _ = await asyncio.wait([polling], timeout=20)
+
+        assert ended == {polling}
+        assert polling.cancelled()
+        assert one(db, "select count(*) from rota.poll_claims") == 0
 
 
 async def test_a_row_that_was_lost_and_is_not_due_any_more_is_left_alone(rota_app: TestRota, db: Db) -> None:
@@ -204,6 +247,7 @@ def fetch(source: dict) -> None:
         (signal.SIGTERM, 1, 1, -signal.SIGTERM),
         (signal.SIGTERM, 2, 0, -signal.SIGTERM),
         (signal.SIGINT, 1, 1, 1),
+        (signal.SIGINT, 2, 0, 1),
     ],
 )
 def test_a_process_that_is_told_to_end_ends_the_poll_that_runs_and_gives_back_the_rest(
@@ -226,3 +270,17 @@ def test_a_process_that_is_told_to_end_ends_the_poll_that_runs_and_gives_back_th
     assert code == ends_with
     until_sync(lambda: db.execute("select from rota.poll_claims").fetchall() == [], what="they are given back")
     assert one(db, "select count(*) from sources where last_at is not null") == polled
+
+
+def test_a_command_does_not_wait_for_a_handler_that_took_longer_than_its_timeout(
+    rota_app: TestRota, db: Db, rota_database: str, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(APP.replace("SECONDS", "60").replace("concurrency=1", 'timeout="100ms"'))
+    db.execute("insert into sources values (1)")
+    command = [sys.executable, "-m", "rota", "pollers", "run", "fetch", "--app", str(tmp_path / "app.py")]
+    environment = {**os.environ, "ROTA_DATABASE_URL": rota_database}
+
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+
+    assert ended.returncode == 1
+    assert "longer than its timeout" in ended.stderr

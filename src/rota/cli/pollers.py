@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -14,10 +14,11 @@ from rota.cli.output import json_option, print_fields, print_json, print_table, 
 from rota.cli.target import app_option, database_options, find_app, open_app
 from rota.errors import ConfigurationError
 from rota.pollers.check import PollerCheck
-from rota.pollers.inspect import Backlog, PollerView
+from rota.pollers.inspect import Backlog, DueRow, PollerView
 from rota.pollers.keys import read_keys_sync
 from rota.pollers.poller import Poller, PollStats
 from rota.pollers.running import key_text
+from rota.runtime.process import leave_stuck_threads
 
 __all__ = ["pollers"]
 
@@ -168,29 +169,41 @@ def run(
     dsn: str | None,
     schema: str | None,
 ) -> None:
-    """Take rows that are due and poll them in this process; exits with 1 when there were errors."""
+    """Take rows that are due and poll them in this process; exits with 1 when there were errors.
+
+    The first Ctrl-C gives back what was not begun, and waits for handlers that run in threads; the second does not.
+    """
     if key is not None and (max_rows is not None or dry_run):
         raise click.UsageError("--key names the one row to poll, so --max-rows and --dry-run cannot be given with it.")
-    with find_app(app_path, dsn, schema) as app:
-        poller = _poller(app, name)
-        if dry_run:
-            due = poller.preview_sync(max_rows or 10)
-            if as_json:
-                print_json(due)
+    try:
+        with find_app(app_path, dsn, schema) as app:
+            poller = _poller(app, name)
+            if dry_run:
+                _print_due(poller.preview_sync(max_rows or 10), as_json)
+                return
+            if key is None:
+                stats = poller.run_once_sync(max_rows or 10)
             else:
-                rows = [[key_text(row.key), short_time(row.due_at)] for row in due]
-                print_table(["key", "due since"], rows, empty="nothing is due")
-            return
-        if key is None:
-            stats = poller.run_once_sync(max_rows or 10)
-        else:
-            stats = poller.poll_sync(*read_keys_sync(app.database, name, [key], poller.definition)[0])
-        paused = [view for view in app.pollers.list_sync() if view.name == name and view.paused_at is not None]
+                stats = poller.poll_sync(*read_keys_sync(app.database, name, [key], poller.definition)[0])
+            paused = [view for view in app.pollers.list_sync() if view.name == name and view.paused_at is not None]
+    except KeyboardInterrupt:
+        leave_stuck_threads(1)
+        raise
     _print_stats(stats, key, as_json)
     if paused and not stats.claimed:
         say(f"poller {name} is paused by {paused[0].paused_by}: nothing is taken until `rota pollers resume {name}`")
-    if stats.errors or stats.held_by is not None:
-        sys.exit(1)
+    code = 1 if stats.errors or stats.held_by is not None else 0
+    leave_stuck_threads(code)  # of handlers that took longer than their timeout
+    sys.exit(code)
+
+
+def _print_due(due: Sequence[DueRow], as_json: bool) -> None:
+    if as_json:
+        print_json(due)
+        return
+    print_table(
+        ["key", "due since"], [[key_text(row.key), short_time(row.due_at)] for row in due], empty="nothing is due"
+    )
 
 
 def _print_stats(stats: PollStats, key: str | None, as_json: bool) -> None:

@@ -121,7 +121,13 @@ class ByHand:
             handlers = sum(definition.concurrency for definition in definitions)
             sessions = Sessions(self._database, pollers=len(definitions), handlers=handlers)
             kept = self._kept[loop] = _Kept(sessions, self._membership)
+            kept.keeping.add_done_callback(lambda _: self._forget(loop, kept))
         return kept
+
+    def _forget(self, loop: asyncio.AbstractEventLoop, kept: _Kept) -> None:
+        """It is closed. It knows its loop, so that nothing else would free the two."""
+        if self._kept.get(loop) is kept:
+            del self._kept[loop]
 
 
 class _Kept:
@@ -137,7 +143,7 @@ class _Kept:
         self._planning = asyncio.Lock()
         self._users = 0
         self._changed = asyncio.Event()
-        self._keeping = asyncio.create_task(self._keep())
+        self.keeping = asyncio.create_task(self._keep())
 
     @contextlib.contextmanager
     def used(self) -> Iterator[_Kept]:
@@ -182,7 +188,7 @@ class _Kept:
         self.over = True
         self._changed.set()
         if not self._users:
-            await asyncio.shield(self._keeping)
+            await asyncio.shield(self.keeping)
 
     async def _keep(self) -> None:
         try:

@@ -191,6 +191,7 @@ class _Round:
         self._errors: dict[tuple[int, str], str] = {}  # by claim, in the order in which rows were taken; most are empty
         self._held: list[ClaimedRow] = []
         self._waiting: list[ClaimedRow] = []  # those of them that were not begun
+        self._polled: set[asyncio.Task[Any] | None] = set()  # who have an outcome to write
         self._places = asyncio.Semaphore(plan.definition.concurrency)
         self._caller: asyncio.Task[Any] | None = None
         self._ending = False
@@ -269,12 +270,13 @@ class _Round:
         finally:
             self._ending = True  # whose cancellation is whose
             for task in tasks:
-                if not task.cancelling():  # whoever cleans up is left to it
+                if task not in self._polled and not task.cancelling():  # whoever cleans up is left to it
                     task.cancel()
             # a handler in a thread goes on to its end; others need not wait for it to have what was not begun
             unbegun = self._source.hand_back(self._waiting)
             await asyncio.gather(unbegun, *tasks, return_exceptions=True)
             self._ending = False
+            self._polled.clear()
 
     async def _run_one(self, row: ClaimedRow) -> None:
         async with self._places:
@@ -285,9 +287,10 @@ class _Round:
                 if self._ending or self._is_cancelled() or isinstance(error, KeyboardInterrupt):
                     raise  # cancelled by us, or along with us at the end of the loop
                 outcome = self._executor.broken(row, error)
+        self._polled.add(asyncio.current_task())
         patience = Deadline.after(_LOCKED_PATIENCE)
         while await _patiently(lambda: self._source.settle([outcome])):
-            if patience.left <= 0:
+            if patience.left <= 0 or self._ending:
                 self._errors[_claim(row)] = (
                     "it was polled, but someone has it locked, so it is not stamped and will be polled again"
                 )

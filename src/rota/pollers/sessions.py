@@ -42,3 +42,4 @@ class Sessions:
         """The same at the end of an event loop, whose runner has cancelled all that runs in it."""
         for database in (self.transactions, self.stamping, self.settling, self.looking):
             await database.close_with_loop()
+            database.close_sync()  # what handlers in threads opened

@@ -221,19 +221,25 @@ class Database:
 
     async def close(self) -> None:
         """Close what this loop and the sync callers opened. The next use opens it again."""
-        opening = self._async.pop(asyncio.get_running_loop(), None)
-        if opening is not None:
-            opening.cancel()  # one that is still being opened is not waited for, and one that failed is not there
-            await asyncio.wait([opening])
-            if not opening.cancelled() and opening.exception() is None:
-                await opening.result().close()
+        pool = await self._given_up()
+        if pool is not None:
+            await pool.close()
         await asyncio.to_thread(self.close_sync)
 
     async def close_with_loop(self) -> None:
         """The same for what this loop opened, when its runner ends it."""
+        pool = await self._given_up()
+        if pool is not None:
+            await close_with_loop(pool)
+
+    async def _given_up(self) -> AsyncConnectionPool[Any] | None:
+        """What this loop opened, which is the caller's to close; None if it has not, or could not."""
         opening = self._async.pop(asyncio.get_running_loop(), None)
-        if opening is not None and not opening.cancelled() and opening.exception() is None:
-            await close_with_loop(opening.result())
+        if opening is None:
+            return None
+        opening.cancel()  # one that is still being opened is not waited for
+        await asyncio.wait([opening])
+        return None if _failed(opening) else opening.result()
 
     def close_sync(self) -> None:
         with self._lock:
@@ -372,7 +378,9 @@ async def _lent(pool: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncConnection
 async def close_with_loop(pool: AsyncConnectionPool[Any]) -> None:
     """Close a pool when the runner of its loop has cancelled its tasks, without which it closes no connection that it holds."""
     while pool.get_stats().get("pool_available"):
-        await (await pool.getconn()).close()
+        # one that the server has closed is left out, and nobody is there any more to open another
+        with contextlib.suppress(PoolTimeout):
+            await (await pool.getconn(timeout=0.1)).close()
     with contextlib.suppress(asyncio.CancelledError):
         await pool.close()
 

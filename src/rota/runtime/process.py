@@ -29,7 +29,7 @@ from rota.service.ending import ENDING
 from rota.service.loop import leave_stuck
 from rota.service.stages import stopped
 
-__all__ = ["ending_by_signals", "leaving_by_signals", "on_ending", "run_worker"]
+__all__ = ["ending_by_signals", "leave_stuck_threads", "leaving_by_signals", "on_ending", "run_worker"]
 
 logger = logging.getLogger("rota")
 
@@ -172,9 +172,16 @@ async def _work(app: Rota, work: Coroutine[Any, Any, None]) -> list[str]:
     return left
 
 
+def leave_stuck_threads(code: int) -> None:
+    """Leave with this code, without waiting for bodies that are still in a thread; return if there are none."""
+    if stuck := _threads_in_bodies():
+        _leave("; ".join(stuck), code)
+
+
 def _threads_in_bodies() -> list[str]:
     """A body in a thread cannot be stopped, and its job or row was handed back: do not wait for it at exit."""
-    ours = [thread for thread in threading.enumerate() if thread.name.startswith(_OURS) and not thread.daemon]
+    # also daemons, which they are when made in a daemon: their pool waits for them at exit
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith(_OURS)]
     busy = [thread for thread in ours if _in_a_body(thread)]
     return [f"{len(busy)} thread(s) are still in the body of a task or the handler of a poller"] if busy else []
 
@@ -185,10 +192,10 @@ def _in_a_body(thread: threading.Thread) -> bool:
     return thread.is_alive()
 
 
-def _leave(left: str) -> NoReturn:
+def _leave(left: str, code: int = 1) -> NoReturn:
     """End this process now. Whatever goes on in it has lost its claim, and is nobody's work any more."""
     logger.warning("%s; leaving without them", left)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1)
+    os._exit(code)
