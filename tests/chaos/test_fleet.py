@@ -120,6 +120,7 @@ def test_one_that_is_killed_is_replaced_its_job_taken_over_once_and_its_neighbou
     assert fleet.wait(20) == 0
 
 
+@pytest.mark.long
 def test_what_a_dead_one_held_is_free_before_anyone_could_have_suspected_it(
     fleets: Any, admin: psycopg.Connection[Any]
 ) -> None:
@@ -137,6 +138,7 @@ def test_what_a_dead_one_held_is_free_before_anyone_could_have_suspected_it(
     assert admin.execute(ended_before_the_next_began, [dead]).fetchall() == [(True,)]
 
 
+@pytest.mark.long
 async def test_a_stop_during_a_start_reaches_the_one_that_starts(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("import time\ntime.sleep(3600)\n")
     fleet: Fleet
@@ -168,6 +170,7 @@ def test_a_signal_goes_on_to_all_and_running_jobs_finish(app: TestRota, fleets: 
     assert {"1", "2", "fleet"} == {line.split()[1] for line in fleet.output().splitlines()}  # who says what
 
 
+@pytest.mark.long
 def test_a_second_signal_has_them_hand_back_at_once(app: TestRota, fleets: Any, tmp_path: Path) -> None:
     fleet = fleets(2, "--concurrency", "1")
     jobs = [app.tasks["hold"].enqueue_sync(str(tmp_path / "gate")) for _ in range(2)]
@@ -183,6 +186,7 @@ def test_a_second_signal_has_them_hand_back_at_once(app: TestRota, fleets: Any, 
     assert [(job.refresh_sync().state, job.refresh_sync().attempt) for job in jobs] == [("queued", 0)] * 2
 
 
+@pytest.mark.long
 def test_two_signals_at_the_same_moment_are_two(app: TestRota, fleets: Any, tmp_path: Path) -> None:
     """Two SIGTERMs that a process has not yet taken in are one to it: it would wait, and be killed for that."""
     fleet = fleets(2, "--concurrency", "1")
@@ -268,6 +272,7 @@ def opened(pid: int) -> set[str]:
     return found
 
 
+@pytest.mark.long
 def test_no_line_is_inherited_by_a_sibling(fleets: Any) -> None:
     fleet = fleets(2)
     first, second = ({each for each in opened(pid) if each.startswith(LINES)} for pid in children(fleet))
@@ -277,6 +282,7 @@ def test_no_line_is_inherited_by_a_sibling(fleets: Any) -> None:
     assert not first & second
 
 
+@pytest.mark.long
 async def test_a_socket_is_handed_down_where_it_is_asked_for_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("import time\ntime.sleep(3600)\n")
     with socket.create_server(("127.0.0.1", 0)) as given, socket.create_server(("127.0.0.1", 0)) as kept:
@@ -290,6 +296,7 @@ async def test_a_socket_is_handed_down_where_it_is_asked_for_and_no_other(tmp_pa
     assert [each in has for each in ours] == [True, False]
 
 
+@pytest.mark.long
 def test_a_start_that_was_orphaned_before_it_knew_what_to_do_ends(tmp_path: Path) -> None:
     """Without what is private it would work on whatever database the environment names."""
     ended = subprocess.run(
@@ -343,6 +350,7 @@ async def test_those_that_never_come_to_anything_are_given_up(caplog: pytest.Log
     assert "None of them has come to anything in 5 starts; giving up" in caplog.text
 
 
+@pytest.mark.long
 def test_a_fleet_that_drains_ends_when_nothing_is_left(
     app: TestRota, rota_worker: StartWorker, tmp_path: Path, admin: psycopg.Connection[Any]
 ) -> None:

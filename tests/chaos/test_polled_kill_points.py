@@ -100,6 +100,7 @@ STRIKES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("point", "kind"), STRIKES)
 def test_a_worker_killed_at_this_point_of_a_poll_loses_no_row_and_repeats_none_that_is_stamped(
     rota_app: TestRota, rota_worker: Callable[..., WorkerProcess], db: Db, tmp_path: Path, point: str, kind: str

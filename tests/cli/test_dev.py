@@ -97,6 +97,7 @@ def test_a_change_is_picked_up_and_broken_code_is_waited_out(tmp_path: Path, rot
         assert dev.wait() == 0
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_what_a_worker_held_that_crashed_is_free_when_that_is_told(tmp_path: Path, rota_database: str) -> None:
     (tmp_path / "tasks.py").write_text(APP.format(dsn=rota_database))
@@ -143,6 +144,7 @@ def test_reloads_lose_no_work_and_charge_none(tmp_path: Path, rota_database: str
         assert dev.wait() == 0
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 @pytest.mark.direct("what is cut off is the way to the server")
 def test_that_the_database_is_away_and_back_is_told_in_a_line(tmp_path: Path, rota_database: str) -> None:
@@ -210,6 +212,7 @@ def test_the_data_of_the_embedded_server_may_be_elsewhere(tmp_path: Path) -> Non
     assert not (tmp_path / ".rota").exists()
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_dsn_beats_the_one_in_the_code_and_stands_on_no_command_line(tmp_path: Path, rota_database: str) -> None:
     (tmp_path / "tasks.py").write_text(APP.format(dsn="postgresql://nobody@127.0.0.1:1/nowhere"))

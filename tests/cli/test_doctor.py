@@ -120,6 +120,7 @@ def test_where_all_is_well_nothing_is_said_against_it(rota: Run, sound_database:
     assert (words.code, "problem" in words.out, "nothing is wrong" in words.err) == (0, False, True)
 
 
+@pytest.mark.long
 def test_without_a_database_it_ends_with_4_and_makes_what_checks_it_can(rota: Run) -> None:
     address = "postgresql://ana:s3cret@127.0.0.1:1/x"
     words = rota("doctor", "--dsn", address)
@@ -132,6 +133,7 @@ def test_without_a_database_it_ends_with_4_and_makes_what_checks_it_can(rota: Ru
     assert "there is no connection" in words.out
 
 
+@pytest.mark.long
 def test_a_server_that_never_answers_ends_with_4_in_time(rota: Run, rota_database: str) -> None:
     with TcpProxy(rota_database) as proxy:
         proxy.blackhole()
@@ -155,6 +157,7 @@ def test_a_check_whose_connection_breaks_leaves_the_others(rota: Run, rota_datab
     )
 
 
+@pytest.mark.long
 def test_a_server_that_falls_silent_meanwhile_is_waited_for_once(
     rota: Run, rota_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +178,7 @@ def test_a_server_that_falls_silent_meanwhile_is_waited_for_once(
     assert time.monotonic() - began < 10  # three for the answer, three for another connection, and none for the rest
 
 
+@pytest.mark.long
 def test_a_check_that_waits_for_a_lock_is_given_up_and_the_others_are_made(rota: Run, rota_database: str) -> None:
     with psycopg.connect(rota_database) as other:
         other.execute("lock table rota.dead in access exclusive mode")
@@ -187,6 +191,7 @@ def test_a_check_that_waits_for_a_lock_is_given_up_and_the_others_are_made(rota:
     )  # the server gave up, and nobody waits on in the queue for that lock
 
 
+@pytest.mark.long
 def test_without_tables_it_ends_with_5_and_says_to_migrate(doctor: Run, rota: Run, db: Db, rota_database: str) -> None:
     db.execute("drop schema rota cascade")
 
@@ -199,6 +204,7 @@ def test_without_tables_it_ends_with_5_and_says_to_migrate(doctor: Run, rota: Ru
     assert doctor().code == 0
 
 
+@pytest.mark.long
 def test_tables_of_a_newer_release_are_noted_or_refused(doctor: Run, db: Db) -> None:
     db.execute("insert into rota.migrations values (9998, 'later', 'x', true)")
     assert doctor().grade("schema") == "note"
@@ -207,6 +213,7 @@ def test_tables_of_a_newer_release_are_noted_or_refused(doctor: Run, db: Db) -> 
     assert (doctor().code, doctor().grade("schema")) == (5, "problem")
 
 
+@pytest.mark.long
 def test_a_copy_is_found_and_adopting_mends_it(doctor: Run, rota: Run, db: Db, rota_database: str) -> None:
     db.execute("update rota.meta set database = 'production'")
 
@@ -218,6 +225,7 @@ def test_a_copy_is_found_and_adopting_mends_it(doctor: Run, rota: Run, db: Db, r
     assert (doctor().code, doctor().grade("identity")) == (0, "ok")
 
 
+@pytest.mark.long
 def test_missing_and_invalid_indexes_are_found_and_what_is_said_mends_them(doctor: Run, db: Db) -> None:
     db.execute("drop index rota.jobs_claimable")
     db.execute(
@@ -267,6 +275,7 @@ def test_what_a_role_may_do_is_told_and_what_is_said_mends_it(
     assert (stale.grade("grants"), "rota migrate --roles" in stale.mend("grants")[0]) == ("problem", True)
 
 
+@pytest.mark.long
 @pytest.mark.direct("a pooler of its own stands in front")
 def test_a_pooler_in_transaction_mode_is_found(doctor: Run, rota_database: str, db: Db, tmp_path: Path) -> None:
     name = psycopg.conninfo.conninfo_to_dict(rota_database)["dbname"]
@@ -281,6 +290,7 @@ def test_a_pooler_in_transaction_mode_is_found(doctor: Run, rota_database: str, 
     assert told.grade("members") == "ok"
 
 
+@pytest.mark.long
 @pytest.mark.direct("settings of a session are read")
 def test_settings_that_hurt_your_own_statements_are_noted_and_what_is_said_mends_them(
     doctor: Run, db: Db, rota_database: str
@@ -299,6 +309,7 @@ def test_settings_that_hurt_your_own_statements_are_noted_and_what_is_said_mends
     assert (doctor().grade("timeouts"), doctor().grade("isolation")) == ("ok", "ok")
 
 
+@pytest.mark.long
 def test_a_server_that_may_lose_what_was_committed_is_found(doctor: Run, sound_database: str) -> None:
     told = doctor()  # a server for tests
     assert (told.code, told.grade("durability")) == (0, "warning")
@@ -313,6 +324,7 @@ def test_a_server_that_may_lose_what_was_committed_is_found(doctor: Run, sound_d
     assert doctor(dsn=sound_database).grade("durability") == "ok"
 
 
+@pytest.mark.long
 @pytest.mark.direct("default_transaction_read_only keeps a session of ours away")
 def test_a_database_that_is_read_only_is_told_from_one_that_is_away(doctor: Run, db: Db, rota_database: str) -> None:
     name = psycopg.conninfo.conninfo_to_dict(rota_database)["dbname"]
@@ -325,6 +337,7 @@ def test_a_database_that_is_read_only_is_told_from_one_that_is_away(doctor: Run,
     assert doctor().grade("writable") == "ok"
 
 
+@pytest.mark.long
 def test_a_standby_is_told_from_a_primary_and_every_check_can_be_made_without_writing(
     doctor: Run, own_server: OwnServer
 ) -> None:
@@ -341,6 +354,7 @@ def test_a_standby_is_told_from_a_primary_and_every_check_can_be_made_without_wr
     assert unknown == {"listening"}  # there nobody can
 
 
+@pytest.mark.long
 def test_an_old_transaction_is_named_with_what_ends_it(doctor: Run, db: Db, rota_database: str) -> None:
     with psycopg.connect(rota_database, application_name="report") as old:
         old.execute("select txid_current(), 'my report'")
@@ -365,6 +379,7 @@ def prepared_server(own_server: OwnServer) -> str:
     return own_server.dsn
 
 
+@pytest.mark.long
 def test_what_keeps_vacuum_from_its_work_is_found_and_what_is_said_mends_it(doctor: Run, prepared_server: str) -> None:
     dsn = prepared_server
     with psycopg.connect(dsn) as forgetful:
@@ -393,6 +408,7 @@ def test_what_keeps_vacuum_from_its_work_is_found_and_what_is_said_mends_it(doct
         assert grades == {"ok"}
 
 
+@pytest.mark.long
 def test_tables_that_nobody_vacuums_are_found(doctor: Run, db: Db) -> None:
     db.execute("alter table rota.jobs set (autovacuum_enabled = false)")
     db.execute("insert into rota.jobs (task) select 't' from generate_series(1, 110000)")
@@ -410,6 +426,7 @@ def test_tables_that_nobody_vacuums_are_found(doctor: Run, db: Db) -> None:
     assert doctor().grade("autovacuum") == "ok"
 
 
+@pytest.mark.long
 def test_a_full_queue_of_notifications_is_found_with_who_holds_it(doctor: Run, own_server: OwnServer) -> None:
     if own_server.binaries.major < 17:
         pytest.skip("before PostgreSQL 17 the queue always has 8 GB, which take minutes to fill")
@@ -433,6 +450,7 @@ def test_a_full_queue_of_notifications_is_found_with_who_holds_it(doctor: Run, o
         assert f"select pg_terminate_backend({listener.info.backend_pid});" in told.mend("notifications")[0]
 
 
+@pytest.mark.long
 def test_messages_that_do_not_come_back_are_found(doctor: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind a proxy that drops them: we listen to one channel and notify another."""
     monkeypatch.setattr(server_checks, "_HEARD_WITHIN", 0.2)
@@ -448,6 +466,7 @@ def test_messages_that_do_not_come_back_are_found(doctor: Run, monkeypatch: pyte
     assert (told.code, told.grade("listening")) == (6, "problem")
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_a_server_far_away_is_found(doctor: Run, rota_database: str) -> None:
     with TcpProxy(rota_database) as proxy:
@@ -457,6 +476,7 @@ def test_a_server_far_away_is_found(doctor: Run, rota_database: str) -> None:
     assert (told.code, told.grade("latency")) == (0, "warning")
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_a_connection_over_a_network_without_tls_is_found(
     doctor: Run, rota_database: str, monkeypatch: pytest.MonkeyPatch
@@ -468,6 +488,7 @@ def test_a_connection_over_a_network_without_tls_is_found(
     assert (told.grade("encryption"), "sslmode" in told.mend("encryption")[0]) == ("warning", True)
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_a_clock_that_is_off_is_noted(rota_database: str, tmp_path: Path) -> None:
     if (faking := libfaketime()) is None:
@@ -482,6 +503,7 @@ def test_a_clock_that_is_off_is_noted(rota_database: str, tmp_path: Path) -> Non
     assert "ahead of this machine" in told.found("clock")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "today", "grade"),
     [
@@ -495,6 +517,7 @@ def test_versions_that_are_too_old_or_soon_without_corrections_are_found(number:
     assert server_checks.supported(number, today).grade == grade
 
 
+@pytest.mark.long
 @pytest.mark.direct("a limit counts for those who log in")
 def test_connections_that_do_not_suffice_are_found(doctor: Run, db: Db, rota_database: str) -> None:
     most = int(db.execute("show max_connections").fetchone()[0])  # type: ignore[index]
@@ -537,6 +560,7 @@ def test_jobs_that_nobody_will_take_are_found(doctor: Run, db: Db, rota_app: Tes
     assert doctor().grade("queued_jobs") == "ok"
 
 
+@pytest.mark.long
 def test_members_that_do_not_answer_are_found(doctor: Run, db: Db) -> None:
     join(db, "silent", lease=-1)
     told = doctor()
@@ -552,6 +576,7 @@ def test_members_that_do_not_answer_are_found(doctor: Run, db: Db) -> None:
     assert (doctor().grade("members"), "9.9" in doctor().found("members")) == ("note", True)
 
 
+@pytest.mark.long
 def test_dead_letters_are_counted(doctor: Run, rota_app: TestRota) -> None:
     @rota_app.task(retry=Retry(attempts=1))
     def fail() -> None:
@@ -566,6 +591,7 @@ def test_dead_letters_are_counted(doctor: Run, rota_app: TestRota) -> None:
     assert told.mend("dead_letters")[0].startswith("rota dead list")
 
 
+@pytest.mark.long
 def test_schedules_that_are_broken_or_left_behind_are_found(
     doctor: Run, db: Db, app_file: str, rota_app: TestRota
 ) -> None:
@@ -582,6 +608,7 @@ def test_schedules_that_are_broken_or_left_behind_are_found(
     assert (told.code, told.grade("schedules"), told.found("schedules")) == (6, "problem", "1 broken: tick")
 
 
+@pytest.mark.long
 def test_pollers_that_do_not_fit_their_tables_are_found_and_what_is_said_mends_them(
     doctor: Run, db: Db, tmp_path: Path
 ) -> None:
@@ -601,6 +628,7 @@ def test_pollers_that_do_not_fit_their_tables_are_found_and_what_is_said_mends_t
     assert doctor(str(file)).grade("pollers") in ("ok", "note")
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_an_app_that_cannot_be_imported_or_has_nothing_is_found(doctor: Run, tmp_path: Path) -> None:
     (broken := tmp_path / "broken_patient.py").write_text("import no_such_module_anywhere\n")
@@ -618,14 +646,15 @@ def test_budgets_that_are_too_short_are_found(doctor: Run) -> None:
     told = doctor("--probe-period", "10", "--termination-grace", "30")
     assert (told.code, told.grade("drain_window"), told.grade("termination_grace")) == (6, "problem", "problem")
     assert told.mend("drain_window")[0] == "rota serve --drain-window 32"
-    assert told.mend("termination_grace")[0].startswith("terminationGracePeriodSeconds: 40")
+    assert told.mend("termination_grace")[0].startswith("terminationGracePeriodSeconds: 35")
 
     told = doctor("--probe-period", "10", "--drain-window", "32", "--pre-stop", "5", "--termination-grace", "67")
     assert (told.code, told.grade("drain_window"), told.grade("termination_grace")) == (0, "ok", "ok")
-    assert doctor("--graceful-timeout", "26", "--termination-grace", "40").grade("termination_grace") == "problem"
+    assert doctor("--graceful-timeout", "26", "--termination-grace", "35").grade("termination_grace") == "problem"
     assert doctor().grade("termination_grace") == "note"
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_a_machine_that_is_not_fit_is_found(doctor: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     class ProactorEventLoop(asyncio.SelectorEventLoop):
@@ -645,6 +674,7 @@ def test_a_machine_that_is_not_fit_is_found(doctor: Run, monkeypatch: pytest.Mon
     assert (told.grade("open_files"), told.found("open_files")) == ("warning", "at most 512 at once")
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_the_embedded_server_is_named_and_not_started(
     rota: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -665,6 +695,7 @@ def test_the_embedded_server_is_named_and_not_started(
     assert "in use" in told.found("embedded_server")
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 @pytest.mark.parametrize("name", ["ROTA_DATABASE_URL", "DATABASE_URL"])
 def test_where_the_address_comes_from_is_told(
@@ -680,6 +711,7 @@ def test_where_the_address_comes_from_is_told(
     assert "(from the code of the app)" in rota("doctor", str(Path(app_file).parent / "coded_patient.py")).out
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_what_is_said_to_people_has_the_reason_and_what_mends_it(rota: Run, rota_database: str, db: Db) -> None:
     db.execute("select rota.enqueue('t')")

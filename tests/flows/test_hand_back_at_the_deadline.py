@@ -111,6 +111,7 @@ def test_a_job_resumes_on_a_peer_from_what_it_saved_at_once_and_free_of_charge(
     assert (settled.attempt, settled.losses, settled.errors) == (1, 0, ())
 
 
+@pytest.mark.long
 def test_a_row_is_polled_by_a_peer_at_once_and_its_handler_was_told(
     rota_worker: StartWorker, admin: psycopg.Connection[Any]
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_row_is_polled_by_a_peer_at_once_and_its_handler_was_told(
     assert admin.execute("select from rota.poll_claims where attempts > 0 or losses > 0").rowcount == 0
 
 
+@pytest.mark.long
 def test_a_singleton_saves_under_its_term_within_the_grace_and_its_successor_goes_on_from_there(
     rota_worker: StartWorker, admin: psycopg.Connection[Any]
 ) -> None:

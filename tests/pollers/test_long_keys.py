@@ -60,6 +60,7 @@ async def test_a_row_whose_key_is_too_long_is_told_of_and_holds_up_no_other(
         await poll.poll(long)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["p", "p" * 200, "ü" * 200])
 async def test_every_row_is_either_polled_or_left_out(rota_app: TestRota, db: Db, name: str) -> None:
     db.execute("create table t (k text primary key, polled_at timestamptz)")

@@ -138,6 +138,7 @@ def test_a_body_that_blocks_the_loop_shows_on_live_costs_no_lease_and_is_named(
     assert (settled.attempt, settled.losses) == (1, 0)
 
 
+@pytest.mark.long
 def test_a_process_that_was_frozen_does_not_blame_its_loop_for_that_time(
     start: Callable[..., tuple[WorkerProcess, int]], rota_app: TestRota, tmp_path: Path
 ) -> None:
@@ -223,6 +224,7 @@ def test_a_worker_that_drains_says_so_on_its_port_until_it_ends(
     assert (gone.returncode, "nobody answers at http://127.0.0.1" in gone.stderr) == (6, True)
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_a_port_that_is_taken_is_told_before_anything_starts(rota_worker: StartWorker) -> None:
     with socket.create_server(("", 0)) as other:
@@ -234,6 +236,7 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(rota_worker: StartW
     assert "Each process needs a port of its own" in worker.output()
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_the_port_of_the_environment_is_not_for_each_of_many_processes(
     start: Callable[..., tuple[WorkerProcess, int]], rota_worker: StartWorker
@@ -294,6 +297,7 @@ def test_the_probes_of_the_guide_are_answered(start: Callable[..., tuple[WorkerP
         assert ask(command, ROTA_HEALTH_PORT=str(port)).returncode == 0
 
 
+@pytest.mark.long
 def test_the_unit_of_the_guide_starts_a_worker_that_tells_systemd(rota_worker: StartWorker, systemd: Systemd) -> None:
     (shown,) = (block.text for block in blocks(GUIDE) if block.text.startswith("# rota-worker.service"))
     unit = configparser.ConfigParser()
@@ -363,6 +367,7 @@ def dropped(line: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.long
 def test_those_that_hang_do_not_make_it_grow(server: HealthServer) -> None:
     with contextlib.ExitStack() as stack:
         lines = [stack.enter_context(socket.create_connection(("127.0.0.1", server.server_port))) for _ in range(40)]
@@ -431,6 +436,7 @@ def test_systemd_hears_when_a_worker_is_ready_that_it_lives_and_that_it_stops(
     assert worker.wait() == 0
 
 
+@pytest.mark.long
 def test_systemd_is_not_told_that_a_worker_lives_which_does_not(
     rota_worker: StartWorker, rota_app: TestRota, systemd: Systemd, tmp_path: Path
 ) -> None:
@@ -448,6 +454,7 @@ def test_systemd_is_not_told_that_a_worker_lives_which_does_not(
     systemd.wait_for("WATCHDOG=1")
 
 
+@pytest.mark.long
 @pytest.mark.direct("a pooler keeps connections to the server of its own")
 def test_systemd_gives_a_start_that_waits_for_the_database_more_time(
     rota_worker: StartWorker, rota_database: str, systemd: Systemd

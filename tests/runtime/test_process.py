@@ -114,6 +114,7 @@ def test_sigquit_shows_where_all_threads_are_and_everything_goes_on(app: TestRot
     assert worker.wait(10) == 0
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_a_signal_is_taken_in_while_the_loop_is_blocked(app: TestRota, rota_worker: StartWorker) -> None:
     """The hard limit counts from the signal on, and not from when the loop has time for it."""

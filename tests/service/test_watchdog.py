@@ -56,6 +56,7 @@ async def test_a_blocked_loop_is_told_once_with_the_culprit_and_again_when_it_tu
     assert "asyncio/runners.py" not in blocked.stack
 
 
+@pytest.mark.long
 async def test_one_that_stays_blocked_is_told_again_at_growing_intervals() -> None:
     facts = Facts()
     free, told = freed_by(facts, LoopBlocked, times=2)

@@ -76,6 +76,7 @@ def test_an_attached_application_is_served_with_the_windows_of_the_command(app: 
     assert [member.end_reason for member in app.members_sync(ended=True) if member.work] == ["left"]
 
 
+@pytest.mark.long
 def test_an_application_of_any_kind_is_served_with_the_worker_of_an_app(app: TestRota, serve: Serve) -> None:
     server = serve("site_app:make", "--factory", "--app", "site_app:app", site=PLAIN, window=1).wait_until_ready()
     assert app.tasks["nap"].enqueue_sync(0).wait_sync(timeout=20) == server.process.pid
@@ -83,6 +84,7 @@ def test_an_application_of_any_kind_is_served_with_the_worker_of_an_app(app: Tes
     drains(server)
 
 
+@pytest.mark.long
 def test_an_application_without_a_rota_is_drained_too(app: TestRota, serve: Serve) -> None:
     server = serve("site_app:api", site=PLAIN, window=1).wait_until_ready()
 
@@ -91,6 +93,7 @@ def test_an_application_without_a_rota_is_drained_too(app: TestRota, serve: Serv
     assert app.members_sync(ended=True) == []
 
 
+@pytest.mark.long
 def test_no_worker_is_run_where_none_is_wanted(app: TestRota, serve: Serve) -> None:
     server = serve("site_app:api", "--no-worker").wait_until_ready()
 
@@ -99,6 +102,7 @@ def test_no_worker_is_run_where_none_is_wanted(app: TestRota, serve: Serve) -> N
     assert server.wait(10) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -135,6 +139,7 @@ def test_several_workers_share_the_port_and_one_that_dies_is_replaced(app: TestR
         server.get("/")
 
 
+@pytest.mark.long
 def test_when_all_workers_have_closed_their_port_nobody_is_let_in_to_wait(app: TestRota, serve: Serve) -> None:
     def refused() -> bool:
         try:
@@ -155,6 +160,7 @@ def test_when_all_workers_have_closed_their_port_nobody_is_let_in_to_wait(app: T
     assert job.wait_sync() > 0
 
 
+@pytest.mark.long
 def test_workers_whose_parent_is_killed_drain_and_go(app: TestRota, serve: Serve) -> None:
     server = serve("site_app:api", "--workers", "2", window=0.5).wait_until_ready()
     until_sync(lambda: len(app.members_sync()) == 2, 20, "both work")
@@ -165,6 +171,7 @@ def test_workers_whose_parent_is_killed_drain_and_go(app: TestRota, serve: Serve
     until_sync(lambda: all(m.end_reason == "left" for m in app.members_sync(ended=True) if m.work), 10, "all have left")
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
     (tmp_path / "site_app.py").write_text(PLAIN)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -174,6 +181,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
             assert "Address already in use" in command.err
 
 
+@pytest.mark.long
 def test_a_signal_before_it_serves_is_not_lost(app: TestRota, serve: Serve) -> None:
     server = serve("site_app:api", env={"SITE_STARTS_IN": "60"}, window=60)
     server.says("starting")

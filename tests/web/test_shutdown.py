@@ -153,6 +153,7 @@ def test_a_second_signal_hands_back_at_once(app: TestRota, serve: Serve, number:
     assert end_reasons(app) == ["left"]
 
 
+@pytest.mark.long
 def test_three_signals_skip_the_lifespan_and_release_all_the_same(app: TestRota, serve: Serve) -> None:
     server = serve(window=30, env={"ROTA_GRACE": "60"}).wait_until_ready()
     job = running(app, server, 60)
@@ -178,6 +179,7 @@ def test_a_signal_during_start_up_interrupts_it(app: TestRota, serve: Serve) -> 
     assert end_reasons(app) == []
 
 
+@pytest.mark.long
 def test_a_reloader_waits_for_nothing_and_leaves_no_lease_behind(app: TestRota, serve: Serve, tmp_path: Path) -> None:
     server = serve(*UVICORN, "--reload", window=60, env={"ROTA_GRACE": "60"}).wait_until_ready()
     pid = server.get("/").json()["pid"]
@@ -193,6 +195,7 @@ def test_a_reloader_waits_for_nothing_and_leaves_no_lease_behind(app: TestRota, 
     server.wait(10)
 
 
+@pytest.mark.long
 def test_ctrl_c_at_a_terminal_waits_for_no_balancer(app: TestRota, rota_database: str, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     try:
@@ -282,6 +285,7 @@ def test_without_a_database_it_serves_and_works_when_there_is_one(app: TestRota,
     assert server.wait(15) == -signal.SIGTERM  # and what it could not release is rescued
 
 
+@pytest.mark.long
 def test_a_process_that_skips_every_shutdown_still_leaves(app: TestRota, tmp_path: Path, rota_database: str) -> None:
     (tmp_path / "abrupt.py").write_text(
         """

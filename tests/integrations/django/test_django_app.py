@@ -35,6 +35,7 @@ def sessions(dsn: str) -> int:
         ).fetchone()[0]  # type: ignore[index]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["ship", "ship_async"])
 def test_a_worker_of_manage_py_runs_what_was_enqueued_in_a_transaction(
     project: Project, rota_app: TestRota, task: str
@@ -216,6 +217,7 @@ def test_the_test_runner_of_django_has_a_database_of_its_own_for_rota(project: P
     assert "OK" in project.manage("test", f"shop.tests.{tests}", "--no-input")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
