@@ -20,7 +20,8 @@ from structlog.testing import LogCapture
 
 from rota import Retry
 from rota.errors import ConfigurationError
-from rota.facts import Facts, JobFailed, JobSucceeded, MemberJoined, MemberLeft
+from rota.facts import Fact, Facts, JobFailed, JobSucceeded, MemberJoined, MemberLeft
+from rota.integrations import logging as rota_logging
 from rota.integrations.log_records import FIELDS, current_context
 from rota.integrations.logging import Context, JsonFormatter, log_facts, set_up_logging, structlog_context
 from rota.testing import TestRota, WorkerProcess
@@ -163,6 +164,20 @@ async def test_what_is_redacted_stays_so_in_json(rota_app: TestRota, log: Log) -
 
     assert any(told.get("fact") == "JobFailed" for told in log.told)
     assert not any("hunter2" in line for line in log.lines)
+
+
+def test_no_words_are_found_for_a_success_that_nobody_reads_of(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    worded: list[Fact] = []
+    monkeypatch.setattr(rota_logging, "words", lambda fact: worded.append(fact))
+    facts = Facts()
+    log_facts(facts)
+
+    logging.getLogger("rota").setLevel(logging.INFO)
+    facts.emit(JobSucceeded(7, "send", "mail", 1, 0.01))
+    assert worded == []
+    logging.getLogger("rota").setLevel(logging.DEBUG)
+    facts.emit(JobSucceeded(7, "send", "mail", 1, 0.01))
+    assert len(worded) == 1
 
 
 def test_what_json_has_no_word_for_is_told_all_the_same(log: Log) -> None:
