@@ -615,15 +615,28 @@ def test_an_app_that_cannot_be_imported_or_has_nothing_is_found(doctor: Run, tmp
 
 @pytest.mark.one_server
 def test_budgets_that_are_too_short_are_found(doctor: Run) -> None:
-    told = doctor("--probe-period", "10", "--termination-grace", "30")
+    told = doctor("--probe-period", "10", "--termination-grace", "29")
     assert (told.code, told.grade("drain_window"), told.grade("termination_grace")) == (6, "problem", "problem")
     assert told.mend("drain_window")[0] == "rota serve --drain-window 32"
-    assert told.mend("termination_grace")[0].startswith("terminationGracePeriodSeconds: 40")
+    assert told.mend("termination_grace")[0].startswith("terminationGracePeriodSeconds: 30")
 
-    told = doctor("--probe-period", "10", "--drain-window", "32", "--pre-stop", "5", "--termination-grace", "67")
+    # the grace counts from the signal on, beside the window; the server waits for requests after it
+    told = doctor("--probe-period", "10", "--drain-window", "32", "--pre-stop", "5", "--termination-grace", "42")
     assert (told.code, told.grade("drain_window"), told.grade("termination_grace")) == (0, "ok", "ok")
-    assert doctor("--graceful-timeout", "26", "--termination-grace", "40").grade("termination_grace") == "problem"
+    assert doctor("--graceful-timeout", "20", "--termination-grace", "30").grade("termination_grace") == "ok"
+    assert doctor("--graceful-timeout", "21", "--termination-grace", "30").grade("termination_grace") == "problem"
     assert doctor().grade("termination_grace") == "note"
+
+
+@pytest.mark.one_server
+def test_budgets_are_those_of_the_environment_unless_told(doctor: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_DRAIN_WINDOW", "12s")
+    monkeypatch.setenv("ROTA_GRACE", "50")
+
+    told = doctor("--probe-period", "3", "--termination-grace", "55")
+    assert (told.grade("drain_window"), told.grade("termination_grace")) == ("ok", "ok")
+    assert doctor("--termination-grace", "54").grade("termination_grace") == "problem"
+    assert doctor("--grace", "49", "--termination-grace", "54").grade("termination_grace") == "ok"
 
 
 @pytest.mark.one_server
