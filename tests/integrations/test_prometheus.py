@@ -149,6 +149,22 @@ def test_counts_end_at_their_bound_and_the_help_says_so(rota_app: TestRota, db: 
     assert re.search(r"# HELP rota_queue_depth .*up to a bound, 10 ", body.decode())
 
 
+def test_many_queues_share_the_bound_so_that_a_backlog_in_all_of_them_is_told_in_time(
+    rota_app: TestRota, db: Db
+) -> None:
+    collector(rota_app, cache=0, count_up_to=40)
+    db.execute(
+        "insert into rota.jobs (task, queue, due_at) select 't', 'customer-' || i % 40, now() - interval '1 minute' "
+        "from generate_series(1, 40 * 30) as i"
+    )
+
+    samples = scraped(rota_app)
+
+    depths = [value(samples, "rota_queue_depth", queue=f"customer-{i}", state="ready") for i in range(40)]
+    assert depths == [20] * 40
+    assert value(samples, "rota_queue_oldest_age_seconds", queue="customer-7") == pytest.approx(60, abs=20)
+
+
 def test_a_schedule_that_is_overdue_shows_as_lag(rota_app: TestRota) -> None:
     collector(rota_app, cache=0)
 

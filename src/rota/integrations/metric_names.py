@@ -107,7 +107,9 @@ METRICS = {
             "1 if the database told all below within its time, 0 if not: then what it did not tell is missing.",
         ),
         _database(
-            "rota_queue_depth", f"Jobs that are ready, scheduled for later, or running. {_BOUNDED}", "queue", "state"
+            "rota_queue_depth",
+            f"Jobs that are ready, scheduled for later, or running. {_BOUNDED} For each priority; a share of it beyond 20 of them.",
+            *("queue", "state"),
         ),
         _database(
             "rota_queue_oldest_age_seconds", "For how long the oldest job that nobody has taken has been due.", "queue"
