@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -38,7 +39,7 @@ from rota.integrations.counting import OTHERS, Counting
 from rota.integrations.database_reading import DatabaseReader
 from rota.integrations.metric_names import METRICS
 from rota.integrations.prometheus import collector, exposition
-from rota.service.watchdog import watched
+from rota.service.watchdog import Lag, watched
 from rota.testing import TestRota, until
 
 Db = psycopg.Connection[Any]
@@ -389,6 +390,14 @@ async def test_whoever_watches_the_loop_says_how_late_it_is(rota_app: TestRota) 
     with watched(rota_app.facts):
         assert (value(scraped(rota_app), "rota_loop_lag_seconds") or 0.0) >= 0
         assert value(scraped(rota_app), "rota_loop_lag_seconds") is not None
+
+
+def test_a_loop_that_was_late_between_two_scrapes_shows(rota_app: TestRota, monkeypatch: pytest.MonkeyPatch) -> None:
+    collector(rota_app, database=False)
+    late = SimpleNamespace(lag=Lag(last=0.0, longest=2.5))
+    monkeypatch.setattr("rota.integrations.prometheus.watchdogs", lambda _: [late])
+
+    assert value(scraped(rota_app), "rota_loop_lag_seconds") == 2.5
 
 
 def test_every_number_is_one_that_was_announced_with_its_labels(rota_app: TestRota, db: Db) -> None:

@@ -110,7 +110,8 @@ class RotaCollector:
             families.add(f"rota_{what}_total", (), self._counting.events(what))
         for what in ("control", "listener"):
             families.add(f"rota_{what}_up", (), self._counting.state(what))
-        lags = [watchdog.lag.last for watchdog in watchdogs(self._app.facts)]
+        # what was late between two scrapes would be seen by none of them
+        lags = [watchdog.lag.longest for watchdog in watchdogs(self._app.facts)]
         families.add("rota_loop_lag_seconds", (), max(lags, default=None))
 
     def _collect_pollers(self, families: _Families) -> None:
