@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import resource
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -581,6 +582,9 @@ def test_schedules_that_are_broken_or_left_behind_are_found(
     told = doctor(app_file)
     assert (told.code, told.grade("schedules"), told.found("schedules")) == (6, "problem", "1 broken: tick")
 
+    db.execute("update rota.schedules set name = 'tick; rm -r *'")
+    assert shlex.split(doctor(app_file).mend("schedules")[0])[:4] == ["rota", "schedules", "show", "tick; rm -r *"]
+
 
 def test_pollers_that_do_not_fit_their_tables_are_found_and_what_is_said_mends_them(
     doctor: Run, db: Db, tmp_path: Path
@@ -597,6 +601,7 @@ def test_pollers_that_do_not_fit_their_tables_are_found_and_what_is_said_mends_t
     db.execute("analyze feeds")
     told = doctor(str(file))
     assert (told.code, "no index leads to the due rows of fetch" in told.found("pollers")) == (6, True)
+    assert told.mend("pollers")[1].startswith(f"rota pollers check --app {file} --dsn ")
     db.execute(told.mend("pollers")[0])
     assert doctor(str(file)).grade("pollers") in ("ok", "note")
 
