@@ -39,6 +39,7 @@ from rota.integrations.counting import OTHERS, Counting
 from rota.integrations.database_reading import DatabaseReader
 from rota.integrations.metric_names import METRICS
 from rota.integrations.prometheus import collector, exposition
+from rota.leases.term import Term
 from rota.service.watchdog import Lag, watched
 from rota.testing import TestRota, until
 
@@ -350,11 +351,19 @@ def test_what_has_not_happened_yet_is_told_as_nothing(rota_app: TestRota) -> Non
     @rota_app.task(name="send", queue="mail")
     async def send() -> None: ...
 
+    @rota_app.every("1h", name="tick")
+    async def tick() -> None: ...
+
+    @rota_app.singleton("indexer")
+    async def index(term: Term) -> None: ...
+
     rota_app.facts.emit(ScheduleFired("s", 1))
     samples = scraped(rota_app)
 
     assert value(samples, "rota_jobs_total", queue="mail", task="send", outcome="dead") == 0
     assert value(samples, "rota_schedule_missed_total", schedule="s") == 0
+    assert value(samples, "rota_schedule_broken_total", schedule="tick") == 0
+    assert value(samples, "rota_singleton_failures_total", resource="indexer") == 0
 
 
 def test_names_without_end_become_one() -> None:
