@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import resource
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -607,6 +608,9 @@ def test_schedules_that_are_broken_or_left_behind_are_found(
     told = doctor(app_file)
     assert (told.code, told.grade("schedules"), told.found("schedules")) == (6, "problem", "1 broken: tick")
 
+    db.execute("update rota.schedules set name = 'tick; rm -r *'")
+    assert shlex.split(doctor(app_file).mend("schedules")[0])[:4] == ["rota", "schedules", "show", "tick; rm -r *"]
+
 
 @pytest.mark.long
 def test_pollers_that_do_not_fit_their_tables_are_found_and_what_is_said_mends_them(
@@ -624,6 +628,7 @@ def test_pollers_that_do_not_fit_their_tables_are_found_and_what_is_said_mends_t
     db.execute("analyze feeds")
     told = doctor(str(file))
     assert (told.code, "no index leads to the due rows of fetch" in told.found("pollers")) == (6, True)
+    assert told.mend("pollers")[1].startswith(f"rota pollers check --app {file} --dsn ")
     db.execute(told.mend("pollers")[0])
     assert doctor(str(file)).grade("pollers") in ("ok", "note")
 
@@ -643,18 +648,31 @@ def test_an_app_that_cannot_be_imported_or_has_nothing_is_found(doctor: Run, tmp
 
 @pytest.mark.one_server
 def test_budgets_that_are_too_short_are_found(doctor: Run) -> None:
-    told = doctor("--probe-period", "10", "--termination-grace", "30")
+    told = doctor("--probe-period", "10", "--termination-grace", "29")
     assert (told.code, told.grade("drain_window"), told.grade("termination_grace")) == (6, "problem", "problem")
     assert told.mend("drain_window")[0] == "rota serve --drain-window 32"
-    assert told.mend("termination_grace")[0].startswith("terminationGracePeriodSeconds: 35")
+    assert told.mend("termination_grace")[0].startswith("terminationGracePeriodSeconds: 30")
 
-    told = doctor("--probe-period", "10", "--drain-window", "32", "--pre-stop", "5", "--termination-grace", "67")
+    # the grace counts from the signal on, beside the window; the server waits for requests after it
+    told = doctor("--probe-period", "10", "--drain-window", "32", "--pre-stop", "5", "--termination-grace", "42")
     assert (told.code, told.grade("drain_window"), told.grade("termination_grace")) == (0, "ok", "ok")
-    assert doctor("--graceful-timeout", "26", "--termination-grace", "35").grade("termination_grace") == "problem"
+    assert doctor("--graceful-timeout", "20", "--termination-grace", "30").grade("termination_grace") == "ok"
+    assert doctor("--graceful-timeout", "21", "--termination-grace", "30").grade("termination_grace") == "problem"
     assert doctor().grade("termination_grace") == "note"
 
 
 @pytest.mark.long
+@pytest.mark.one_server
+def test_budgets_are_those_of_the_environment_unless_told(doctor: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_DRAIN_WINDOW", "12s")
+    monkeypatch.setenv("ROTA_GRACE", "50")
+
+    told = doctor("--probe-period", "3", "--termination-grace", "55")
+    assert (told.grade("drain_window"), told.grade("termination_grace")) == ("ok", "ok")
+    assert doctor("--termination-grace", "54").grade("termination_grace") == "problem"
+    assert doctor("--grace", "49", "--termination-grace", "54").grade("termination_grace") == "ok"
+
+
 @pytest.mark.one_server
 def test_a_machine_that_is_not_fit_is_found(doctor: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     class ProactorEventLoop(asyncio.SelectorEventLoop):

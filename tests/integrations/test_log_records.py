@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
 import json
 import logging
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -16,7 +20,8 @@ from structlog.testing import LogCapture
 
 from rota import Retry
 from rota.errors import ConfigurationError
-from rota.facts import Facts, JobFailed, JobSucceeded, MemberJoined, MemberLeft
+from rota.facts import Fact, Facts, JobFailed, JobSucceeded, MemberJoined, MemberLeft
+from rota.integrations import logging as rota_logging
 from rota.integrations.log_records import FIELDS, current_context
 from rota.integrations.logging import Context, JsonFormatter, log_facts, set_up_logging, structlog_context
 from rota.testing import TestRota, WorkerProcess
@@ -161,6 +166,20 @@ async def test_what_is_redacted_stays_so_in_json(rota_app: TestRota, log: Log) -
     assert not any("hunter2" in line for line in log.lines)
 
 
+def test_no_words_are_found_for_a_success_that_nobody_reads_of(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    worded: list[Fact] = []
+    monkeypatch.setattr(rota_logging, "words", lambda fact: worded.append(fact))
+    facts = Facts()
+    log_facts(facts)
+
+    logging.getLogger("rota").setLevel(logging.INFO)
+    facts.emit(JobSucceeded(7, "send", "mail", 1, 0.01))
+    assert worded == []
+    logging.getLogger("rota").setLevel(logging.DEBUG)
+    facts.emit(JobSucceeded(7, "send", "mail", 1, 0.01))
+    assert len(worded) == 1
+
+
 def test_what_json_has_no_word_for_is_told_all_the_same(log: Log) -> None:
     circle: list[Any] = []
     circle.append(circle)
@@ -171,6 +190,41 @@ def test_what_json_has_no_word_for_is_told_all_the_same(log: Log) -> None:
 
     assert [told["message"] for told in log.told] == ["odd", "circle", 'lines\nand "quotes"']
     assert log.told[0]["by"] == "{(1, 2): 3}"
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("not to be shown")
+
+
+DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"in": inner}, range(100_000), {})
+
+
+@pytest.mark.parametrize("odd", [float("nan"), Unshowable(), DEEP], ids=["nan", "unshowable", "deep"])
+def test_what_cannot_be_told_takes_nothing_else_with_it(log: Log, odd: Any) -> None:
+    logger.info("odd", extra={"odd": odd, "took": 0.25, "when": datetime(2027, 1, 1)})
+
+    (line,) = log.lines
+    told = json.loads(line, parse_constant=pytest.fail)
+    assert (told["message"], told["took"], told["when"]) == ("odd", 0.25, "2027-01-01T00:00:00")
+    assert isinstance(told["odd"], str)
+
+
+def test_half_a_character_is_written_to_a_file(tmp_path: Path) -> None:
+    handler = logging.FileHandler(tmp_path / "log", encoding="utf-8")
+    handler.setFormatter(JsonFormatter())
+    with contextlib.closing(handler):
+        handler.handle(logging.makeLogRecord({"msg": "cannot read \udc80 of Jürgen"}))
+
+    text = (tmp_path / "log").read_text("utf-8")
+    assert json.loads(text)["message"] == "cannot read \udc80 of Jürgen"
+    assert "Jürgen" in text
+
+
+def test_the_stack_that_an_author_asks_for_is_told(log: Log) -> None:
+    logger.info("here", stack_info=True)
+
+    assert "test_the_stack_that_an_author_asks_for_is_told" in log.told[0]["stack"]
 
 
 def test_what_the_author_gave_a_record_is_kept(log: Log) -> None:

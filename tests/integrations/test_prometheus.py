@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -38,7 +39,8 @@ from rota.integrations.counting import OTHERS, Counting
 from rota.integrations.database_reading import DatabaseReader
 from rota.integrations.metric_names import METRICS
 from rota.integrations.prometheus import collector, exposition
-from rota.service.watchdog import watched
+from rota.leases.term import Term
+from rota.service.watchdog import Lag, watched
 from rota.testing import TestRota, until
 
 Db = psycopg.Connection[Any]
@@ -147,6 +149,22 @@ def test_counts_end_at_their_bound_and_the_help_says_so(rota_app: TestRota, db: 
 
     assert 'rota_queue_depth{queue="mail",state="ready"} 10.0' in body.decode()
     assert re.search(r"# HELP rota_queue_depth .*up to a bound, 10 ", body.decode())
+
+
+def test_many_queues_share_the_bound_so_that_a_backlog_in_all_of_them_is_told_in_time(
+    rota_app: TestRota, db: Db
+) -> None:
+    collector(rota_app, cache=0, count_up_to=40)
+    db.execute(
+        "insert into rota.jobs (task, queue, due_at) select 't', 'customer-' || i % 40, now() - interval '1 minute' "
+        "from generate_series(1, 40 * 30) as i"
+    )
+
+    samples = scraped(rota_app)
+
+    depths = [value(samples, "rota_queue_depth", queue=f"customer-{i}", state="ready") for i in range(40)]
+    assert depths == [20] * 40
+    assert value(samples, "rota_queue_oldest_age_seconds", queue="customer-7") == pytest.approx(60, abs=20)
 
 
 def test_a_schedule_that_is_overdue_shows_as_lag(rota_app: TestRota) -> None:
@@ -333,11 +351,19 @@ def test_what_has_not_happened_yet_is_told_as_nothing(rota_app: TestRota) -> Non
     @rota_app.task(name="send", queue="mail")
     async def send() -> None: ...
 
+    @rota_app.every("1h", name="tick")
+    async def tick() -> None: ...
+
+    @rota_app.singleton("indexer")
+    async def index(term: Term) -> None: ...
+
     rota_app.facts.emit(ScheduleFired("s", 1))
     samples = scraped(rota_app)
 
     assert value(samples, "rota_jobs_total", queue="mail", task="send", outcome="dead") == 0
     assert value(samples, "rota_schedule_missed_total", schedule="s") == 0
+    assert value(samples, "rota_schedule_broken_total", schedule="tick") == 0
+    assert value(samples, "rota_singleton_failures_total", resource="indexer") == 0
 
 
 def test_names_without_end_become_one() -> None:
@@ -373,6 +399,14 @@ async def test_whoever_watches_the_loop_says_how_late_it_is(rota_app: TestRota) 
     with watched(rota_app.facts):
         assert (value(scraped(rota_app), "rota_loop_lag_seconds") or 0.0) >= 0
         assert value(scraped(rota_app), "rota_loop_lag_seconds") is not None
+
+
+def test_a_loop_that_was_late_between_two_scrapes_shows(rota_app: TestRota, monkeypatch: pytest.MonkeyPatch) -> None:
+    collector(rota_app, database=False)
+    late = SimpleNamespace(lag=Lag(last=0.0, longest=2.5))
+    monkeypatch.setattr("rota.integrations.prometheus.watchdogs", lambda _: [late])
+
+    assert value(scraped(rota_app), "rota_loop_lag_seconds") == 2.5
 
 
 def test_every_number_is_one_that_was_announced_with_its_labels(rota_app: TestRota, db: Db) -> None:

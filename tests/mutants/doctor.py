@@ -34,5 +34,10 @@ MUTANTS = [
         'if "tasks" in member.work',
     ),
     _mutant("old code that knows a new version", "work.py", ">= waiting.version", ">= 0"),
-    _mutant("a server's own patience left out", "budgets.py", "max(self.graceful_timeout, self.grace)", "self.grace"),
+    _mutant(
+        "a server's own patience left out",
+        "budgets.py",
+        "max(self.drain_window + self.graceful_timeout, self.grace)",
+        "self.grace",
+    ),
 ]

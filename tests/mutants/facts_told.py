@@ -159,4 +159,18 @@ MUTANTS = [
         "template.lost_limit, null::text",
         "tests/integrations/test_otel.py",
     ),
+    Mutant(
+        "words for a success that nobody reads of",
+        "integrations/logging.py",
+        "type(fact) is facts.JobSucceeded and",
+        "False and",
+        "tests/integrations/test_log_records.py",
+    ),
+    Mutant(
+        "a late loop that no scrape sees",
+        "integrations/prometheus.py",
+        "watchdog.lag.longest for",
+        "watchdog.lag.last for",
+        "tests/integrations/test_prometheus.py",
+    ),
 ]

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -444,3 +445,16 @@ async def test_who_streams_can_ask_and_wait_for_the_end() -> None:
     await asyncio.wait_for(waiting, 5)
     assert rota.draining()
     await rota.draining()
+
+
+async def test_the_limit_that_uvicorn_is_to_have_fits_into_the_grace(
+    away: Rota, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = SimpleNamespace(timeout_graceful_shutdown=None, reload=False)
+    monkeypatch.setattr("rota.integrations.asgi.lifespan.server_config", lambda: config)
+
+    async with away.lifespan(worker=False, drain_window="5s", grace="25s")(None):
+        pass
+
+    # it begins after the window
+    assert "--timeout-graceful-shutdown 20 " in caplog.text

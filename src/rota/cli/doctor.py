@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 import click
 
-from rota.app import DEFAULT_GRACE, Rota
+from rota.app import Rota
 from rota.cli.output import json_option, print_json, say
 from rota.cli.target import database_options, find_app
 from rota.errors import InvalidDsn
 from rota.postgres.dsn import dsn_from_environment
-from rota.runtime.budgets import DRAIN_WINDOW
+from rota.runtime.budgets import read_budgets
 from rota.runtime.doctor import Budgets, Diagnosis, Finding, Patient, examine
 from rota.runtime.doctor.finding import Grade
 
@@ -36,13 +36,9 @@ _seconds = click.FloatRange(min=0)
 @click.option(
     "--drain-window",
     type=_seconds,
-    default=DRAIN_WINDOW,
-    show_default=True,
-    help="As told to rota serve; 0 without a web server.",
+    help="As told to rota serve; 0 without a web server. [env: ROTA_DRAIN_WINDOW; default: 5]",
 )
-@click.option(
-    "--grace", type=_seconds, default=DEFAULT_GRACE, show_default=True, help="As told to rota worker or serve."
-)
+@click.option("--grace", type=_seconds, help="As told to rota worker or serve. [env: ROTA_GRACE; default: 25]")
 @click.option("--graceful-timeout", type=_seconds, default=0.0, help="Of the web server: timeout_graceful_shutdown.")
 @click.option("--pre-stop", type=_seconds, default=0.0, help="Seconds that a preStop hook takes.")
 @click.option("--probe-period", type=_seconds, help="Seconds between readiness probes; its budget is then checked.")
@@ -54,8 +50,8 @@ def doctor(
     verbose: bool,
     as_json: bool,
     old_transaction: float,
-    drain_window: float,
-    grace: float,
+    drain_window: float | None,
+    grace: float | None,
     graceful_timeout: float,
     pre_stop: float,
     probe_period: float | None,
@@ -69,8 +65,9 @@ def doctor(
     Changes nothing, and takes a second or two whatever is queued. Exits with 0 if nothing is a problem, else with 6; with 4 when
     the database cannot be reached, and with 5 when its tables do not fit.
     """
+    told = read_budgets(drain_window, grace)
     budgets = Budgets(
-        drain_window, grace, graceful_timeout, pre_stop, probe_period, failure_threshold, termination_grace
+        told.window, told.grace, graceful_timeout, pre_stop, probe_period, failure_threshold, termination_grace
     )
     patient = _patient(app, dsn, schema)
     patient.budgets, patient.old_transaction = budgets, old_transaction

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import math
 import os
 import signal
 import socket
@@ -167,7 +166,7 @@ def _run(attached: Attached, listening: socket.socket) -> None:
         attached.served,
         backlog=_BACKLOG,
         # what cannot be cancelled is not waited for longer than the rest
-        timeout_graceful_shutdown=math.ceil(max(1.0, attached.budgets.grace - attached.budgets.window)),
+        timeout_graceful_shutdown=attached.budgets.graceful_timeout,
         access_log=False,
     )
     server = uvicorn.Server(config)

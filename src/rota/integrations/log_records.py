@@ -119,16 +119,14 @@ class JsonFormatter(logging.Formatter):
             told["exception"] = self.formatException(record.exc_info)
         elif record.exc_text:
             told["exception"] = record.exc_text
+        if record.stack_info:
+            told["stack"] = self.formatStack(record.stack_info)
         try:
-            return json.dumps(told, default=_plain, ensure_ascii=False)
-        except (
-            TypeError,
-            ValueError,
-        ):  # keys that are no text, or a circle: what is in the way is told as Python shows it
-            simple = {
-                name: value if isinstance(value, str | int | float) else repr(value) for name, value in told.items()
-            }
-            return json.dumps(simple, ensure_ascii=False)
+            line = _json(told)
+        except Exception:  # whatever an object of the user's raises: what can be told is, the rest as Python shows it
+            line = _json({name: _shown(value) for name, value in told.items()})
+        # half a character, as in the name of a file, has an escape in JSON and no bytes in UTF-8
+        return line.encode(errors="backslashreplace").decode()
 
 
 class TextFormatter(logging.Formatter):
@@ -164,3 +162,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(value, key=str)
     return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
+
+
+def _shown(value: Any) -> Any:
+    """The value, if JSON has words for it; else as Python shows it: keys that are no text, a circle, what is no number."""
+    try:
+        _json(value)
+    except Exception:
+        try:
+            return repr(value)
+        except Exception as error:
+            return f"<{type(value).__name__}: {type(error).__name__} when it is shown>"
+    return value

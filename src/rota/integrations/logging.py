@@ -288,6 +288,9 @@ def _level(said: int | str) -> int:
 
 
 def _log(fact: Fact) -> None:
+    # one for each job: words that nobody reads would cost it more than all else that is counted of it
+    if type(fact) is facts.JobSucceeded and not logger.isEnabledFor(logging.DEBUG):
+        return
     said = words(fact)
     if said is not None and logger.isEnabledFor(said[0]):
         logger.log(said[0], said[1], exc_info=_traced(fact), extra={"fact": fact})

@@ -93,7 +93,10 @@ METRICS = {
         _counter(
             "rota_identities_lost_total", "How often a peer ended the lease of this process, which then began anew."
         ),
-        _gauge("rota_loop_lag_seconds", "For how long the event loop has not turned, as its watchdog sees it."),
+        _gauge(
+            "rota_loop_lag_seconds",
+            "The longest that the event loop has not turned within the last minute, as its watchdog sees it.",
+        ),
         _gauge("rota_pool_size", "Connections that a pool of this process has open.", "pool"),
         _gauge("rota_pool_available", "Of these, how many are free.", "pool"),
         _gauge("rota_pool_waiting", "Callers that wait for a connection at this moment.", "pool"),
@@ -107,7 +110,9 @@ METRICS = {
             "1 if the database told all below within its time, 0 if not: then what it did not tell is missing.",
         ),
         _database(
-            "rota_queue_depth", f"Jobs that are ready, scheduled for later, or running. {_BOUNDED}", "queue", "state"
+            "rota_queue_depth",
+            f"Jobs that are ready, scheduled for later, or running. {_BOUNDED} For each priority; a share of it beyond 20 of them.",
+            *("queue", "state"),
         ),
         _database(
             "rota_queue_oldest_age_seconds", "For how long the oldest job that nobody has taken has been due.", "queue"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from rota.app import Rota
@@ -65,7 +66,11 @@ class _Told:
 
     def __init__(self, span: Span) -> None:
         self._span = span
-        self.context = _written(trace.set_span_in_context(span, Context()))
+
+    @cached_property
+    def context(self) -> str | None:
+        # only where it travels: most bodies run where they are traced
+        return _written(trace.set_span_in_context(self._span, Context()))
 
 
 class _Sending(_Told):

@@ -98,19 +98,22 @@ class RotaCollector:
     def _collect_names(self, families: _Families) -> None:
         for name, value in self._counting.leading().items():
             families.add("rota_leader", (name,), value)
-        for kinds in (
-            ("leader_changes", "singleton_failures"),
-            ("schedule_fired", "schedule_skipped", "schedule_missed", "schedule_broken"),
+        schedules = [schedule.name for schedule in self._app.declared.definitions()]
+        for known, kinds in (
+            ([*self._app.singletons], ("leader_changes", "singleton_failures")),
+            (schedules, ("schedule_fired", "schedule_skipped", "schedule_missed", "schedule_broken")),
         ):
             told = {what: self._counting.named(what) for what in kinds}
-            for name in dict.fromkeys(name for times in told.values() for name in times):
+            # from zero on, as jobs
+            for name in dict.fromkeys((*known[:MOST_NAMES], *(name for times in told.values() for name in times))):
                 for what, times in told.items():
                     families.add(f"rota_{what}_total", (name,), times.get(name, 0))
         for what in ("members_ended", "identities_lost"):
             families.add(f"rota_{what}_total", (), self._counting.events(what))
         for what in ("control", "listener"):
             families.add(f"rota_{what}_up", (), self._counting.state(what))
-        lags = [watchdog.lag.last for watchdog in watchdogs(self._app.facts)]
+        # what was late between two scrapes would be seen by none of them
+        lags = [watchdog.lag.longest for watchdog in watchdogs(self._app.facts)]
         families.add("rota_loop_lag_seconds", (), max(lags, default=None))
 
     def _collect_pollers(self, families: _Families) -> None:

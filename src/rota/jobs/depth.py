@@ -1,7 +1,8 @@
 """How much waits, for a page or a probe that asks again and again: every number here is counted to a bound and no further.
 
 With a million jobs a true count reads a million rows. These read at most `most` of each lane, of what runs and of the dead
-letters, and no more than so many lanes: a number that has reached its bound says "that many, or more".
+letters, and no more than so many lanes: a number that has reached its bound says "that many, or more". Where there are many
+lanes, each has a share of the bound only, so that all of them together take no longer than twenty.
 """
 
 from __future__ import annotations
@@ -59,6 +60,10 @@ DEPTHS = statement(
             )
             limit 1
         ) as next
+    ),
+    share as (
+        select greatest(1, %(most)s / greatest(1, (count(*) + 19) / 20)) as most
+        from (select from lane limit %(lanes)s) as told
     )
     select
         lane.queue,
@@ -71,7 +76,7 @@ DEPTHS = statement(
                   and job.queue = lane.queue
                   and job.priority = lane.priority
                   and job.due_at <= (select {schema}.now())
-                limit %(most)s
+                limit (select share.most from share)
             ) as ready
         ),
         (
@@ -83,7 +88,7 @@ DEPTHS = statement(
                   and job.queue = lane.queue
                   and job.priority = lane.priority
                   and job.due_at > (select {schema}.now())
-                limit %(most)s
+                limit (select share.most from share)
             ) as scheduled
         ),
         greatest(0, extract(epoch from (select {schema}.now()) - lane.due_at))::float8
@@ -94,7 +99,8 @@ DEPTHS = statement(
 
 
 def queue_depths(*, most: int, lanes: int = 200) -> Query[dict[str, QueueDepth]]:
-    """What waits, by queue. Counts no more than `most` of each lane, and leaves out what is beyond so many `lanes`."""
+    """What waits, by queue. Counts no more than `most` of each lane, of more than twenty their share of it, and leaves out what
+    is beyond so many `lanes`."""
     return DEPTHS.query({"most": most, "lanes": lanes}, read=_depths)
 
 

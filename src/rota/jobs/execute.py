@@ -35,7 +35,7 @@ from rota.jobs.outcome import (
 )
 from rota.jobs.running import Desk, Held, RunningJob, Stopped, running
 from rota.jobs.settle import Attempt
-from rota.jobs.tracing import Tracing
+from rota.jobs.tracing import Processing, Tracing
 from rota.service.points import reach
 
 __all__ = ["Executor", "call_of", "counted", "outcome_of", "secrets_of", "success_of", "timed_out"]
@@ -78,11 +78,11 @@ class Executor:
         if self._tracing is None:
             return await self._run(job)
         with self._tracing.processing(job) as processing:
-            outcome = await self._run(job, processing.context)
+            outcome = await self._run(job, processing)
             processing.ended(outcome)
             return outcome
 
-    async def _run(self, job: ClaimedJob, trace: str | None = None) -> Outcome:
+    async def _run(self, job: ClaimedJob, traced: Processing | None = None) -> Outcome:
         task = self._tasks[job.task]
         attempt = Held(job, task.signature, self._desk)
         # each job runs in a task of its own, and so in a context of its own: there is nothing to reset
@@ -91,7 +91,7 @@ class Executor:
         self._running[place] = (attempt, asyncio.current_task())
         try:
             if task.options.executor == "process":
-                return await self._in_child(task, job, attempt, trace)
+                return await self._in_child(task, job, attempt, None if traced is None else traced.context)
             reach("run.before")
             value = await self._call(task, job, attempt)
             reach("run.after")

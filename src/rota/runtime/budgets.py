@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,11 @@ class Budgets:
     grace: float = (
         DEFAULT_GRACE  # jobs and open requests may finish: below the 30 s that Kubernetes and systemd commonly give
     )
+
+    @property
+    def graceful_timeout(self) -> int:
+        """What is left for open requests when the server hears of the signal, after the window."""
+        return math.ceil(max(1.0, self.grace - self.window))
 
 
 def read_budgets(

@@ -143,9 +143,9 @@ class Life:
         if config is not None and getattr(config, "timeout_graceful_shutdown", 0) is None and not config.reload:
             logger.warning(
                 "uvicorn waits for open requests without a limit of its own; they are cut off %g s after the signal. Start it with "
-                "--timeout-graceful-shutdown %g to be sure also of those that cannot be cancelled",
+                "--timeout-graceful-shutdown %d to be sure also of those that cannot be cancelled",
                 self.budgets.grace,
-                self.budgets.grace,
+                self.budgets.graceful_timeout,
             )
 
     def window(self) -> float:

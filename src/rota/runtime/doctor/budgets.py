@@ -2,7 +2,8 @@
 
 Two budgets. A balancer must have seen that the process is not ready before its socket closes: the drain window is at least the
 time after which its probes have failed, and two seconds for the news to spread. And whoever kills must wait until all is done:
-the hook before the stop, the window, then the longer of the server's graceful timeout and the jobs' grace, and five seconds.
+the hook before the stop; then the jobs' grace, which counts from the signal, or, if it is longer, the window and after it the
+server's graceful timeout; and five seconds.
 """
 
 from __future__ import annotations
@@ -36,4 +37,4 @@ class Budgets:
 
     @property
     def least_termination(self) -> float:
-        return self.pre_stop + self.drain_window + max(self.graceful_timeout, self.grace) + MARGIN
+        return self.pre_stop + max(self.drain_window + self.graceful_timeout, self.grace) + MARGIN

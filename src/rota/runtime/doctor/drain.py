@@ -35,10 +35,8 @@ def termination_grace(patient: Patient) -> Finding:
     """Is a process that stops given the time it takes?"""
     budgets = patient.budgets
     given, least = budgets.termination_grace, budgets.least_termination
-    sum_ = (
-        f"{budgets.pre_stop:g} s before the stop + {budgets.drain_window:g} s of draining + "
-        f"{max(budgets.graceful_timeout, budgets.grace):g} s for what runs + {MARGIN:g} s"
-    )
+    serving = f"{budgets.drain_window:g} s of draining and {budgets.graceful_timeout:g} s for open requests"
+    sum_ = f"{budgets.pre_stop:g} s before the stop + the longer of {serving}, and {budgets.grace:g} s for jobs + {MARGIN:g} s"
     setting = f"terminationGracePeriodSeconds: {least:g}   # systemd: TimeoutStopSec={least:g}"
     if given is None:
         return note(

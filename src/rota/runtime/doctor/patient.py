@@ -109,7 +109,7 @@ class Patient:
 
     def command(self, *words: str) -> str:
         """What to type so that it meets this database and this schema."""
-        return " ".join(("rota", *words, *self._options()))
+        return shlex.join(("rota", *words, *self._options()))
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -118,9 +118,9 @@ class Patient:
 
     def _options(self) -> Iterator[str]:
         if self.schema != "rota":
-            yield f"--schema {shlex.quote(self.schema)}"
+            yield from ("--schema", self.schema)
         if self.named:
-            yield f"--dsn {shlex.quote(str(self.dsn))}"  # without its password
+            yield from ("--dsn", str(self.dsn))  # without its password
 
     def _connector(self, dsn: Dsn, kind: str) -> Connector:
         network = {"connect_timeout": "3", "target_session_attrs": kind}

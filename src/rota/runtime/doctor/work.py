@@ -174,7 +174,7 @@ def queued_jobs(patient: Patient) -> Finding:
         return problem(
             f"jobs are due in {', '.join(nobody_there)}, and no running worker takes from there",
             "Nobody does them.",
-            f"{start} --queues {','.join(nobody_there)}",
+            patient.command("worker", patient.path or "APP", "--queues", ",".join(nobody_there)),
         )
     unknown = [each for each in waiting if not any(_able(work, each) for work in workers)]
     if unknown:
@@ -273,7 +273,7 @@ def pollers(patient: Patient) -> Finding:
             mend.append(f"{check.missing.statement};")
         elif not check.is_fit:
             bad.append(f"{name} may not be polled by this role")
-    again = f"rota pollers check --app {patient.path}"
+    again = patient.command("pollers", "check", "--app", patient.path or "APP")
     if bad:
         return problem(
             "; ".join(bad), "; ".join(notes) or "Each look for due rows reads the whole table.", *mend, again
