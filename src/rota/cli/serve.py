@@ -22,9 +22,10 @@ from rota.integrations.asgi.lifespan import WorkerOptions
 from rota.integrations.logging import set_up_logging
 from rota.runtime.budgets import read_budgets
 from rota.runtime.fleet import Fleet
-from rota.runtime.limit import HardLimit
-from rota.runtime.process import on_ending
+from rota.runtime.limit import HARD_LIMIT, HardLimit
+from rota.runtime.process import bodies_in_threads, leave, on_ending
 from rota.runtime.supervisor import SupervisedWorker
+from rota.service.ending import ENDING
 
 __all__ = ["serve"]
 
@@ -174,15 +175,23 @@ def _run(attached: Attached, listening: socket.socket) -> None:
     # from now on, not only while it serves: a signal before that is not lost, and the one that it sends itself at its end, to die
     # of it, is no death, as it has ended in order
     before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
-    limit = HardLimit(max(attached.budgets.grace, attached.budgets.window))
+    limit, failed = HardLimit(max(attached.budgets.grace, attached.budgets.window)), False
     try:
         server.run([listening])
     except SystemExit as error:  # it has said why it could not start
-        sys.exit(1 if error.code else 0)
+        failed = bool(error.code)
     finally:
-        limit.lift()
         for number, handler in before.items():
             signal.signal(number, handler)
+        stuck = bodies_in_threads()
+        if ENDING.begun or stuck:
+            limit.within(HARD_LIMIT)  # the interpreter waits for threads, ours and others
+        else:
+            limit.lift()
+    if stuck:
+        leave("; ".join(stuck))
+    if failed:
+        sys.exit(1)
 
 
 def _load(path: str, factory: bool) -> Any:

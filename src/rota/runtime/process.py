@@ -29,7 +29,7 @@ from rota.service.ending import ENDING
 from rota.service.loop import leave_stuck
 from rota.service.stages import stopped
 
-__all__ = ["ending_by_signals", "leaving_by_signals", "on_ending", "run_worker"]
+__all__ = ["bodies_in_threads", "ending_by_signals", "leave", "leaving_by_signals", "on_ending", "run_worker"]
 
 logger = logging.getLogger("rota")
 
@@ -62,13 +62,13 @@ def run_worker(
             limit.exit_code = error.exit_code
             raise
         finally:
-            stuck = _threads_in_bodies()
+            stuck = bodies_in_threads()
             if ENDING.begun or stuck:
                 limit.within(HARD_LIMIT)  # the interpreter waits for threads, ours and others
             else:
                 limit.lift()
     if left := [*left, *stuck]:
-        _leave("; ".join(left))
+        leave("; ".join(left))
     if ENDING.began_at is not None:
         app.facts.emit(Ended(boottime() - ENDING.began_at))
 
@@ -172,7 +172,7 @@ async def _work(app: Rota, work: Coroutine[Any, Any, None]) -> list[str]:
     return left
 
 
-def _threads_in_bodies() -> list[str]:
+def bodies_in_threads() -> list[str]:
     """A body in a thread cannot be stopped, and its job or row was handed back: do not wait for it at exit."""
     ours = [thread for thread in threading.enumerate() if thread.name.startswith(_OURS) and not thread.daemon]
     busy = [thread for thread in ours if _in_a_body(thread)]
@@ -185,7 +185,7 @@ def _in_a_body(thread: threading.Thread) -> bool:
     return thread.is_alive()
 
 
-def _leave(left: str) -> NoReturn:
+def leave(left: str) -> NoReturn:
     """End this process now. Whatever goes on in it has lost its claim, and is nobody's work any more."""
     logger.warning("%s; leaving without them", left)
     logging.shutdown()
