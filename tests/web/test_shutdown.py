@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from tests.web.servers import UVICORN, Server
+from tests.web.servers import SERVE, UVICORN, Server
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -151,6 +151,24 @@ def test_a_second_signal_hands_back_at_once(app: TestRota, serve: Serve, number:
         server.wait(4)
     assert ((job.refresh_sync()).state, (job.refresh_sync()).attempt) == ("queued", 0)
     assert end_reasons(app) == ["left"]
+
+
+@pytest.mark.parametrize("command", [UVICORN, SERVE])
+def test_workers_that_are_told_by_a_manager_of_processes_and_by_their_parent_have_their_grace(
+    app: TestRota, serve: Serve, command: Sequence[str]
+) -> None:
+    server = serve(*command, "--workers", "2", window=0.5).wait_until_ready()
+    pids = set[int]()
+    until_sync(lambda: len(pids.add(server.get().json()["pid"]) or pids) == 2, 20, "both serve")
+    job = running(app, server, 3)
+
+    for pid in pids:  # as systemd does, which tells all processes of a service
+        os.kill(pid, signal.SIGTERM)
+    server.signal()
+
+    server.wait(20)
+    assert job.wait_sync(timeout=5) in pids
+    assert set(end_reasons(app)) == {"left"}
 
 
 def test_three_signals_skip_the_lifespan_and_release_all_the_same(app: TestRota, serve: Serve) -> None:

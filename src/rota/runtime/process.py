@@ -24,6 +24,7 @@ from rota.app import Rota
 from rota.clock import boottime
 from rota.errors import RotaError
 from rota.facts import Drained, Ended, EndingBegan, EndingHurried, Fact, StageFailed
+from rota.runtime.lifeline import is_watched
 from rota.runtime.limit import HARD_LIMIT, HardLimit
 from rota.service.ending import ENDING
 from rota.service.loop import leave_stuck
@@ -92,7 +93,8 @@ def ending_by_signals() -> Iterator[None]:
     """Have SIGTERM and SIGINT begin the ending of this process, and the second of them hurry it."""
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if not ENDING.begin(signal.Signals(number).name):
+        name = signal.Signals(number).name
+        if not ENDING.begin(name) and not (name == ENDING.reason == "SIGTERM" and is_watched()):
             ENDING.hurry()
 
     with _handling(ask):
