@@ -300,6 +300,21 @@ def test_without_a_database_it_serves_and_works_when_there_is_one(app: TestRota,
     assert server.wait(15) == -signal.SIGTERM  # and what it could not release is rescued
 
 
+@pytest.mark.direct("connections are hidden from the server's own side")
+def test_the_exit_code_says_that_the_end_of_a_job_could_not_be_written_down(
+    app: TestRota, serve: Serve, away: Away
+) -> None:
+    away.come()
+    server = serve(*SERVE, "--grace", "1", dsn=away.dsn).wait_until_ready()
+    running(app, server, 60)
+    away.go()
+
+    server.signal()
+
+    assert server.wait(15) == 1
+    assert "could not be written down; leaving without them" in server.output()
+
+
 def test_a_process_that_skips_every_shutdown_still_leaves(app: TestRota, tmp_path: Path, rota_database: str) -> None:
     (tmp_path / "abrupt.py").write_text(
         """

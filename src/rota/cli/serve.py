@@ -23,7 +23,7 @@ from rota.integrations.logging import set_up_logging
 from rota.runtime.budgets import read_budgets
 from rota.runtime.fleet import Fleet
 from rota.runtime.limit import HARD_LIMIT, HardLimit
-from rota.runtime.process import bodies_in_threads, leave, on_ending
+from rota.runtime.process import bodies_in_threads, leave, left_behind, on_ending
 from rota.runtime.supervisor import SupervisedWorker
 from rota.service.ending import ENDING
 
@@ -176,6 +176,7 @@ def _run(attached: Attached, listening: socket.socket) -> None:
     # of it, is no death, as it has ended in order
     before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
     limit, failed = HardLimit(max(attached.budgets.grace, attached.budgets.window)), False
+    left = left_behind(attached.app.facts)[0] if attached.app is not None else []
     try:
         server.run([listening])
     except SystemExit as error:  # it has said why it could not start
@@ -188,8 +189,8 @@ def _run(attached: Attached, listening: socket.socket) -> None:
             limit.within(HARD_LIMIT)  # the interpreter waits for threads, ours and others
         else:
             limit.lift()
-    if stuck:
-        leave("; ".join(stuck))
+    if left := [*left, *stuck]:
+        leave("; ".join(left))
     if failed:
         sys.exit(1)
 

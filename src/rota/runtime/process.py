@@ -23,14 +23,22 @@ from typing import Any, NoReturn
 from rota.app import Rota
 from rota.clock import boottime
 from rota.errors import RotaError
-from rota.facts import Drained, Ended, EndingBegan, EndingHurried, Fact, StageFailed
+from rota.facts import Drained, Ended, EndingBegan, EndingHurried, Fact, Facts, StageFailed
 from rota.runtime.lifeline import is_watched
 from rota.runtime.limit import HARD_LIMIT, HardLimit
 from rota.service.ending import ENDING
 from rota.service.loop import leave_stuck
 from rota.service.stages import stopped
 
-__all__ = ["bodies_in_threads", "ending_by_signals", "leave", "leaving_by_signals", "on_ending", "run_worker"]
+__all__ = [
+    "bodies_in_threads",
+    "ending_by_signals",
+    "leave",
+    "leaving_by_signals",
+    "left_behind",
+    "on_ending",
+    "run_worker",
+]
 
 logger = logging.getLogger("rota")
 
@@ -138,7 +146,6 @@ async def _work(app: Rota, work: Coroutine[Any, Any, None]) -> list[str]:
     loop = asyncio.get_running_loop()
     threads = ThreadPoolExecutor(thread_name_prefix="rota-task-beside")  # of asyncio.to_thread()
     loop.set_default_executor(threads)
-    left: list[str] = []
     working = loop.create_task(work)
 
     def stop() -> None:
@@ -153,13 +160,7 @@ async def _work(app: Rota, work: Coroutine[Any, Any, None]) -> list[str]:
         app.facts.emit(EndingHurried())
         stop()
 
-    def note(fact: Fact) -> None:
-        if isinstance(fact, StageFailed):
-            left.append(f"{fact.name} could not be stopped")
-        elif isinstance(fact, Drained) and fact.abandoned:
-            left.append(f"the end of {fact.abandoned} job(s) or row(s) could not be written down")
-
-    unsubscribe = app.facts.subscribe(note, StageFailed, Drained)
+    left, unsubscribe = left_behind(app.facts)
     try:
         with on_ending(began, hurried), contextlib.suppress(asyncio.CancelledError):
             await working
@@ -172,6 +173,19 @@ async def _work(app: Rota, work: Coroutine[Any, Any, None]) -> list[str]:
         threads.shutdown(wait=False, cancel_futures=True)
         loop.set_default_executor(ThreadPoolExecutor())
     return left
+
+
+def left_behind(facts: Facts) -> tuple[list[str], Callable[[], None]]:
+    """What could not be ended in order, in words, from now on; and how to stop noting it."""
+    left: list[str] = []
+
+    def note(fact: Fact) -> None:
+        if isinstance(fact, StageFailed):
+            left.append(f"{fact.name} could not be stopped")
+        elif isinstance(fact, Drained) and fact.abandoned:
+            left.append(f"the end of {fact.abandoned} job(s) or row(s) could not be written down")
+
+    return left, facts.subscribe(note, StageFailed, Drained)
 
 
 def bodies_in_threads() -> list[str]:
