@@ -204,3 +204,13 @@ def stuck():
     assert server.wait(10) == 1
     assert "still in the body of a task" in server.output()
     assert job.refresh_sync().state == "queued"
+
+
+def test_a_signal_while_the_application_is_imported_ends_it_in_order(app: TestRota, serve: Serve) -> None:
+    slow = "import time\nsay('importing')\ntime.sleep(60)\n"
+    server = serve("site_app:api", site=SITE + slow)
+    server.says("importing")
+
+    server.signal()
+
+    assert server.wait(5) == 0

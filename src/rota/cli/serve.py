@@ -23,7 +23,7 @@ from rota.integrations.logging import set_up_logging
 from rota.runtime.budgets import read_budgets
 from rota.runtime.fleet import Fleet
 from rota.runtime.limit import HARD_LIMIT, HardLimit
-from rota.runtime.process import bodies_in_threads, leave, left_behind, on_ending
+from rota.runtime.process import bodies_in_threads, leave, leaving_by_signals, left_behind, on_ending
 from rota.runtime.supervisor import SupervisedWorker
 from rota.service.ending import ENDING
 
@@ -103,14 +103,15 @@ def serve(
             asyncio.run(_run_fleet(workers, _bound(host, port), public, hidden, max(budgets.grace, budgets.window)))
         )
     set_up_logging(label=label)
-    attached = _attached(_load(asgi, factory), app_path, dsn, schema, no_worker)
-    if drain_window is not None:
-        attached.budgets.window = budgets.window
-    if grace is not None:
-        attached.budgets.grace = budgets.grace
-    if attached.app is not None:
-        attached.app.mark = mark
-    _run(attached, _bound(host, port) if fd is None else socket.socket(fileno=fd))
+    with leaving_by_signals():
+        attached = _attached(_load(asgi, factory), app_path, dsn, schema, no_worker)
+        if drain_window is not None:
+            attached.budgets.window = budgets.window
+        if grace is not None:
+            attached.budgets.grace = budgets.grace
+        if attached.app is not None:
+            attached.app.mark = mark
+        _run(attached, _bound(host, port) if fd is None else socket.socket(fileno=fd))
 
 
 async def _run_fleet(size: int, listening: socket.socket, public: list[str], private: list[str], grace: float) -> int:
