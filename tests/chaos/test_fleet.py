@@ -187,6 +187,23 @@ def test_a_second_signal_has_them_hand_back_at_once(app: TestRota, fleets: Any, 
 
 
 @pytest.mark.long
+def test_who_tells_the_whole_group_to_end_has_told_it_once(app: TestRota, fleets: Any, tmp_path: Path) -> None:
+    fleet, gate = fleets(2), tmp_path / "gate"
+    jobs = [app.tasks["hold"].enqueue_sync(str(gate)) for _ in range(4)]
+    until_sync(lambda: len(app.jobs.list_sync(state="running")) == 4, what="all of them run")
+
+    for pid in children(fleet):  # as systemd does, before the one that watches can tell them
+        os.kill(pid, signal.SIGTERM)
+    until_sync(lambda: fleet.output().count("stopping (SIGTERM)") == 2, what="both have heard it")
+    fleet.terminate()
+    until_sync(lambda: "2 process(es) are asked to end" in fleet.output(), what="it tells them again")
+    gate.touch()
+
+    assert fleet.wait(20) == 0
+    assert [job.refresh_sync().state for job in jobs] == ["succeeded"] * 4
+
+
+@pytest.mark.long
 def test_two_signals_at_the_same_moment_are_two(app: TestRota, fleets: Any, tmp_path: Path) -> None:
     """Two SIGTERMs that a process has not yet taken in are one to it: it would wait, and be killed for that."""
     fleet = fleets(2, "--concurrency", "1")

@@ -41,7 +41,7 @@ class Held:
             "threads": Counter(each.name for each in threading.enumerate() if not each.name.startswith("asyncio_")),
             "descriptors": Counter(_kind(fd) for fd in Path("/proc/self/fd").iterdir()),
             "tasks": len(asyncio.all_tasks()),
-            "told of the end": len(ENDING._on_begin) + len(ENDING._on_hurry),
+            "told of the end": len(ENDING._on_begin) + len(ENDING._on_exit) + len(ENDING._on_hurry),
         }
 
 

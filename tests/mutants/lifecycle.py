@@ -42,8 +42,8 @@ MUTANTS = [
     Mutant(
         "an end that begins twice",
         "service/ending.py",
-        "            if self.begun:\n",
-        "            if False:\n",
+        "            if first:\n",
+        "            if True:\n",
         ENDING,
     ),
     Mutant("a drain that waits for a database", "working.py", "patient=not drain", "patient=True", WORKING),
@@ -65,8 +65,10 @@ MUTANTS = [
     Mutant(
         "a second signal that changes nothing",
         "runtime/process.py",
-        "        if not ENDING.begin(signal.Signals(number).name):\n            ENDING.hurry()\n",
-        "        ENDING.begin(signal.Signals(number).name)\n",
+        """        if not ENDING.begin(name) and not (name == ENDING.reason == "SIGTERM" and is_watched()):
+            ENDING.hurry()
+""",
+        "        ENDING.begin(name)\n",
         PROCESS,
     ),
     Mutant(
@@ -169,5 +171,19 @@ MUTANTS = [
         "if task and task.cancelling() > asked:",
         "if False:",
         "tests/postgres/test_connection.py",
+    ),
+    Mutant(
+        "a drain that ends the process",
+        "runtime/limit.py",
+        "ENDING.on_exit(",
+        "ENDING.on_begin(",
+        "tests/runtime/test_limit.py",
+    ),
+    Mutant(
+        "a manager and a parent taken for two wishes",
+        "runtime/lifeline.py",
+        "return _held.is_set() or multiprocessing.parent_process() is not None",
+        "return False",
+        FLEET,
     ),
 ]

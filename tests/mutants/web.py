@@ -36,14 +36,14 @@ MUTANTS = [
     Mutant(
         "a reloader that waits",
         "integrations/asgi/signals.py",
-        "elif self._received > 1 or _reloads(self._server[number]):",
-        "elif self._received > 1:",
+        "elif len(self._received) > 1 or _reloads(self._server[number]):",
+        "elif len(self._received) > 1:",
         "tests/web/test_signals.py",
     ),
     Mutant(
         "a second signal to a web process that changes nothing",
         "integrations/asgi/signals.py",
-        "elif self._received > 1 or _reloads(self._server[number]):",
+        "elif len(self._received) > 1 or _reloads(self._server[number]):",
         "elif _reloads(self._server[number]):",
         "tests/web/test_signals.py",
     ),
@@ -172,5 +172,19 @@ MUTANTS = [
         "on_ending(listening.close, lambda: None)",
         "on_ending(lambda: None, lambda: None)",
         "tests/web/test_serve.py",
+    ),
+    Mutant(
+        "a thread that keeps rota serve",
+        "cli/serve.py",
+        "stuck = bodies_in_threads()",
+        "stuck = []",
+        "tests/web/test_serve.py",
+    ),
+    Mutant(
+        "a drain endpoint that ends the process",
+        "integrations/asgi/health.py",
+        ", exits=False",
+        "",
+        "tests/web/test_attach.py",
     ),
 ]

@@ -93,3 +93,17 @@ def test_of_many_threads_one_is_the_first() -> None:
         thread.join()
 
     assert firsts.count(True) == 1
+
+
+def test_who_only_drains_leaves_the_exit_to_who_ends_it() -> None:
+    ending, told = Ending(), list[str]()
+    ending.on_begin(lambda: told.append("begin"))
+    ending.on_exit(lambda: told.append("exit"))
+
+    assert ending.begin("the drain endpoint", exits=False)
+    assert told == ["begin"]
+    assert not ending.begin("SIGTERM")
+    assert not ending.begin("SIGTERM")
+
+    assert told == ["begin", "exit"]
+    assert ending.reason == "the drain endpoint"

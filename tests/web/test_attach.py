@@ -312,7 +312,7 @@ async def test_the_drain_endpoint_wants_its_token_and_is_not_there_without_one(
 
         said = await client.post("/health/drain", headers={"authorization": "Bearer open sesame"})
 
-        assert (said.status_code, ENDING.begun) == (202, True)
+        assert (said.status_code, ENDING.begun, ENDING.exits) == (202, True, False)
         again = await client.post("/health/drain", headers={"authorization": "Bearer open sesame"})
         assert again.json() == {"draining": True, "began": False}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.commands import Command
-from tests.web.servers import Server
+from tests.web.servers import SITE, Server
 
 from rota.testing import TestRota, until_sync
 
@@ -113,8 +113,6 @@ def test_no_worker_is_run_where_none_is_wanted(app: TestRota, serve: Serve) -> N
     ],
 )
 def test_what_cannot_be_served_is_said(tmp_path: Path, arguments: list[str], said: str) -> None:
-    from tests.web.servers import SITE
-
     (tmp_path / "site_app.py").write_text(SITE + "\nother = Rota('dbname=x')\n")
     with Command("serve", *arguments, folder=tmp_path) as command:
         assert command.wait() == 2
@@ -190,3 +188,37 @@ def test_a_signal_before_it_serves_is_not_lost(app: TestRota, serve: Serve) -> N
 
     assert server.wait(5) == 0
     until_sync(lambda: server.said() == ["starting", "interrupted"])
+
+
+def test_a_body_in_a_thread_keeps_no_process_from_ending(app: TestRota, serve: Serve) -> None:
+    @app.task(name="stuck")
+    def stuck() -> None:
+        raise AssertionError("runs in the server")
+
+    body = """
+import time
+
+@app.task(name="stuck")
+def stuck():
+    say("stuck")
+    time.sleep(60)
+"""
+    server = serve("site_app:api", "--grace", "1", site=SITE + body).wait_until_ready()
+    job = app.tasks["stuck"].enqueue_sync()
+    server.says("stuck")
+
+    server.signal()
+
+    assert server.wait(10) == 1
+    assert "still in the body of a task" in server.output()
+    assert job.refresh_sync().state == "queued"
+
+
+def test_a_signal_while_the_application_is_imported_ends_it_in_order(app: TestRota, serve: Serve) -> None:
+    slow = "import time\nsay('importing')\ntime.sleep(60)\n"
+    server = serve("site_app:api", site=SITE + slow)
+    server.says("importing")
+
+    server.signal()
+
+    assert server.wait(5) == 0

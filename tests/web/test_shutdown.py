@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from tests.web.servers import UVICORN, Server
+from tests.web.servers import SERVE, UVICORN, Server
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -154,6 +154,25 @@ def test_a_second_signal_hands_back_at_once(app: TestRota, serve: Serve, number:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("command", [UVICORN, SERVE])
+def test_workers_that_are_told_by_a_manager_of_processes_and_by_their_parent_have_their_grace(
+    app: TestRota, serve: Serve, command: Sequence[str]
+) -> None:
+    server = serve(*command, "--workers", "2", window=0.5).wait_until_ready()
+    pids = set[int]()
+    until_sync(lambda: len(pids.add(server.get().json()["pid"]) or pids) == 2, 20, "both serve")
+    job = running(app, server, 3)
+
+    for pid in pids:  # as systemd does, which tells all processes of a service
+        os.kill(pid, signal.SIGTERM)
+    server.signal()
+
+    server.wait(20)
+    assert job.wait_sync(timeout=5) in pids
+    assert set(end_reasons(app)) == {"left"}
+
+
+@pytest.mark.long
 def test_three_signals_skip_the_lifespan_and_release_all_the_same(app: TestRota, serve: Serve) -> None:
     server = serve(window=30, env={"ROTA_GRACE": "60"}).wait_until_ready()
     job = running(app, server, 60)
@@ -283,6 +302,22 @@ def test_without_a_database_it_serves_and_works_when_there_is_one(app: TestRota,
     away.go()
     server.signal()
     assert server.wait(15) == -signal.SIGTERM  # and what it could not release is rescued
+
+
+@pytest.mark.long
+@pytest.mark.direct("connections are hidden from the server's own side")
+def test_the_exit_code_says_that_the_end_of_a_job_could_not_be_written_down(
+    app: TestRota, serve: Serve, away: Away
+) -> None:
+    away.come()
+    server = serve(*SERVE, "--grace", "1", dsn=away.dsn).wait_until_ready()
+    running(app, server, 60)
+    away.go()
+
+    server.signal()
+
+    assert server.wait(15) == 1
+    assert "could not be written down; leaving without them" in server.output()
 
 
 @pytest.mark.long

@@ -209,3 +209,18 @@ async def test_ctrl_c_at_a_terminal_is_handed_on_at_once_and_sigterm_is_not(
     signal.raise_signal(signal.SIGTERM)
     assert server.told == [signal.SIGINT]
     leave()
+
+
+async def test_who_is_told_by_the_parent_as_well_has_been_told_once(
+    hook: SignalHook, ending: Ending, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "is_watched", lambda: True)
+    leave = hook.enter(seconds(60))
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
+    assert (ending.begun, ending.hurried, server.told) == (True, False, [])
+
+    signal.raise_signal(signal.SIGINT)
+
+    assert (ending.hurried, server.told) == (True, [signal.SIGINT])
+    leave()

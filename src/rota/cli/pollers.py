@@ -18,7 +18,7 @@ from rota.pollers.inspect import Backlog, DueRow, PollerView
 from rota.pollers.keys import read_keys_sync
 from rota.pollers.poller import Poller, PollStats
 from rota.pollers.running import key_text
-from rota.runtime.process import leave_stuck_threads
+from rota.runtime.process import bodies_in_threads, leave
 
 __all__ = ["pollers"]
 
@@ -187,14 +187,20 @@ def run(
                 stats = poller.poll_sync(*read_keys_sync(app.database, name, [key], poller.definition)[0])
             paused = [view for view in app.pollers.list_sync() if view.name == name and view.paused_at is not None]
     except KeyboardInterrupt:
-        leave_stuck_threads(1)
+        _leave_stuck_threads(1)
         raise
     _print_stats(stats, key, as_json)
     if paused and not stats.claimed:
         say(f"poller {name} is paused by {paused[0].paused_by}: nothing is taken until `rota pollers resume {name}`")
     code = 1 if stats.errors or stats.held_by is not None else 0
-    leave_stuck_threads(code)  # of handlers that took longer than their timeout
+    _leave_stuck_threads(code)  # of handlers that took longer than their timeout
     sys.exit(code)
+
+
+def _leave_stuck_threads(code: int) -> None:
+    """Handlers in threads cannot be stopped, and their rows were given back: do not wait for them at exit."""
+    if stuck := bodies_in_threads():
+        leave("; ".join(stuck), code)
 
 
 def _print_due(due: Sequence[DueRow], as_json: bool) -> None:

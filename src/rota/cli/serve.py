@@ -21,9 +21,10 @@ from rota.integrations.asgi.lifespan import WorkerOptions
 from rota.integrations.logging import set_up_logging
 from rota.runtime.budgets import read_budgets
 from rota.runtime.fleet import Fleet
-from rota.runtime.limit import HardLimit
-from rota.runtime.process import on_ending
+from rota.runtime.limit import HARD_LIMIT, HardLimit
+from rota.runtime.process import bodies_in_threads, leave, leaving_by_signals, left_behind, on_ending
 from rota.runtime.supervisor import SupervisedWorker
+from rota.service.ending import ENDING
 
 __all__ = ["serve"]
 
@@ -101,14 +102,15 @@ def serve(
             asyncio.run(_run_fleet(workers, _bound(host, port), public, hidden, max(budgets.grace, budgets.window)))
         )
     set_up_logging(label=label)
-    attached = _attached(_load(asgi, factory), app_path, dsn, schema, no_worker)
-    if drain_window is not None:
-        attached.budgets.window = budgets.window
-    if grace is not None:
-        attached.budgets.grace = budgets.grace
-    if attached.app is not None:
-        attached.app.mark = mark
-    _run(attached, _bound(host, port) if fd is None else socket.socket(fileno=fd))
+    with leaving_by_signals():
+        attached = _attached(_load(asgi, factory), app_path, dsn, schema, no_worker)
+        if drain_window is not None:
+            attached.budgets.window = budgets.window
+        if grace is not None:
+            attached.budgets.grace = budgets.grace
+        if attached.app is not None:
+            attached.app.mark = mark
+        _run(attached, _bound(host, port) if fd is None else socket.socket(fileno=fd))
 
 
 async def _run_fleet(size: int, listening: socket.socket, public: list[str], private: list[str], grace: float) -> int:
@@ -173,15 +175,24 @@ def _run(attached: Attached, listening: socket.socket) -> None:
     # from now on, not only while it serves: a signal before that is not lost, and the one that it sends itself at its end, to die
     # of it, is no death, as it has ended in order
     before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
-    limit = HardLimit(max(attached.budgets.grace, attached.budgets.window))
+    limit, failed = HardLimit(max(attached.budgets.grace, attached.budgets.window)), False
+    left = left_behind(attached.app.facts)[0] if attached.app is not None else []
     try:
         server.run([listening])
     except SystemExit as error:  # it has said why it could not start
-        sys.exit(1 if error.code else 0)
+        failed = bool(error.code)
     finally:
-        limit.lift()
         for number, handler in before.items():
             signal.signal(number, handler)
+        stuck = bodies_in_threads()
+        if ENDING.begun or stuck:
+            limit.within(HARD_LIMIT)  # the interpreter waits for threads, ours and others
+        else:
+            limit.lift()
+    if left := [*left, *stuck]:
+        leave("; ".join(left))
+    if failed:
+        sys.exit(1)
 
 
 def _load(path: str, factory: bool) -> Any:

@@ -8,6 +8,7 @@ two of them hand back at once what one lets finish.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -15,9 +16,19 @@ import sys
 import threading
 from typing import Any
 
-__all__ = ["hold_lifeline", "private_line"]
+__all__ = ["hold_lifeline", "is_watched", "private_line"]
 
 _LOOK_SECONDS = 0.5
+_held = threading.Event()
+
+
+def is_watched() -> bool:
+    """Whether another process started this one to watch over it, and tells it when to end.
+
+    Whoever ends all processes of a service tells both of them, as systemd does, so this one hears it twice. The second SIGTERM
+    is no second wish then: that comes as SIGINT.
+    """
+    return _held.is_set() or multiprocessing.parent_process() is not None
 
 
 def private_line(arguments: list[str]) -> bytes:
@@ -39,6 +50,7 @@ def hold_lifeline() -> list[str]:
     if not said.endswith(b"\n"):
         sys.exit("rota: the process that started this one is gone, and had not said what to do.")
     private: dict[str, Any] = json.loads(said)
+    _held.set()
     stopping = (line, int(private["parent"]))
     threading.Thread(target=_stop_with_parent, args=stopping, name="rota-lifeline", daemon=True).start()
     return [str(argument) for argument in private["arguments"]]

@@ -27,7 +27,7 @@ _BEHIND_SECONDS = 0.5
 
 
 class HardLimit:
-    """In force from its making until `lift`; counts once the process is asked to end."""
+    """In force from its making until `lift`; counts once the process is asked to exit."""
 
     def __init__(self, grace: float) -> None:
         self.exit_code = 1
@@ -35,7 +35,7 @@ class HardLimit:
         self._moments: SimpleQueue[float | None] = SimpleQueue()
         threading.Thread(target=self._watch, name="rota-limit", daemon=True).start()
         self._take_back = [
-            ENDING.on_begin(lambda: self.within(grace + HARD_LIMIT)),
+            ENDING.on_exit(lambda: self.within(grace + HARD_LIMIT)),
             ENDING.on_hurry(lambda: self.within(HARD_LIMIT)),
         ]
 

@@ -23,13 +23,22 @@ from typing import Any, NoReturn
 from rota.app import Rota
 from rota.clock import boottime
 from rota.errors import RotaError
-from rota.facts import Drained, Ended, EndingBegan, EndingHurried, Fact, StageFailed
+from rota.facts import Drained, Ended, EndingBegan, EndingHurried, Fact, Facts, StageFailed
+from rota.runtime.lifeline import is_watched
 from rota.runtime.limit import HARD_LIMIT, HardLimit
 from rota.service.ending import ENDING
 from rota.service.loop import leave_stuck
 from rota.service.stages import stopped
 
-__all__ = ["ending_by_signals", "leave_stuck_threads", "leaving_by_signals", "on_ending", "run_worker"]
+__all__ = [
+    "bodies_in_threads",
+    "ending_by_signals",
+    "leave",
+    "leaving_by_signals",
+    "left_behind",
+    "on_ending",
+    "run_worker",
+]
 
 logger = logging.getLogger("rota")
 
@@ -62,13 +71,13 @@ def run_worker(
             limit.exit_code = error.exit_code
             raise
         finally:
-            stuck = _threads_in_bodies()
+            stuck = bodies_in_threads()
             if ENDING.begun or stuck:
                 limit.within(HARD_LIMIT)  # the interpreter waits for threads, ours and others
             else:
                 limit.lift()
     if left := [*left, *stuck]:
-        _leave("; ".join(left))
+        leave("; ".join(left))
     if ENDING.began_at is not None:
         app.facts.emit(Ended(boottime() - ENDING.began_at))
 
@@ -92,7 +101,8 @@ def ending_by_signals() -> Iterator[None]:
     """Have SIGTERM and SIGINT begin the ending of this process, and the second of them hurry it."""
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if not ENDING.begin(signal.Signals(number).name):
+        name = signal.Signals(number).name
+        if not ENDING.begin(name) and not (name == ENDING.reason == "SIGTERM" and is_watched()):
             ENDING.hurry()
 
     with _handling(ask):
@@ -136,7 +146,6 @@ async def _work(app: Rota, work: Coroutine[Any, Any, None]) -> list[str]:
     loop = asyncio.get_running_loop()
     threads = ThreadPoolExecutor(thread_name_prefix="rota-task-beside")  # of asyncio.to_thread()
     loop.set_default_executor(threads)
-    left: list[str] = []
     working = loop.create_task(work)
 
     def stop() -> None:
@@ -151,13 +160,7 @@ async def _work(app: Rota, work: Coroutine[Any, Any, None]) -> list[str]:
         app.facts.emit(EndingHurried())
         stop()
 
-    def note(fact: Fact) -> None:
-        if isinstance(fact, StageFailed):
-            left.append(f"{fact.name} could not be stopped")
-        elif isinstance(fact, Drained) and fact.abandoned:
-            left.append(f"the end of {fact.abandoned} job(s) or row(s) could not be written down")
-
-    unsubscribe = app.facts.subscribe(note, StageFailed, Drained)
+    left, unsubscribe = left_behind(app.facts)
     try:
         with on_ending(began, hurried), contextlib.suppress(asyncio.CancelledError):
             await working
@@ -172,13 +175,20 @@ async def _work(app: Rota, work: Coroutine[Any, Any, None]) -> list[str]:
     return left
 
 
-def leave_stuck_threads(code: int) -> None:
-    """Leave with this code, without waiting for bodies that are still in a thread; return if there are none."""
-    if stuck := _threads_in_bodies():
-        _leave("; ".join(stuck), code)
+def left_behind(facts: Facts) -> tuple[list[str], Callable[[], None]]:
+    """What could not be ended in order, in words, from now on; and how to stop noting it."""
+    left: list[str] = []
+
+    def note(fact: Fact) -> None:
+        if isinstance(fact, StageFailed):
+            left.append(f"{fact.name} could not be stopped")
+        elif isinstance(fact, Drained) and fact.abandoned:
+            left.append(f"the end of {fact.abandoned} job(s) or row(s) could not be written down")
+
+    return left, facts.subscribe(note, StageFailed, Drained)
 
 
-def _threads_in_bodies() -> list[str]:
+def bodies_in_threads() -> list[str]:
     """A body in a thread cannot be stopped, and its job or row was handed back: do not wait for it at exit."""
     # also daemons, which they are when made in a daemon: their pool waits for them at exit
     ours = [thread for thread in threading.enumerate() if thread.name.startswith(_OURS)]
@@ -192,7 +202,7 @@ def _in_a_body(thread: threading.Thread) -> bool:
     return thread.is_alive()
 
 
-def _leave(left: str, code: int = 1) -> NoReturn:
+def leave(left: str, code: int = 1) -> NoReturn:
     """End this process now. Whatever goes on in it has lost its claim, and is nobody's work any more."""
     logger.warning("%s; leaving without them", left)
     logging.shutdown()

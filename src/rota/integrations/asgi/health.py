@@ -69,7 +69,7 @@ class HealthRoutes:
         # in constant time: how long it takes tells nothing of how much was right
         if not hmac.compare_digest(given, b"Bearer " + self._token.encode()):
             return Report(401, {"error": "send the drain token as Authorization: Bearer"})
-        began = ENDING.begin("the drain endpoint")
+        began = ENDING.begin("the drain endpoint", exits=False)
         return Report(202, {"draining": True, "began": began})
 
     async def _answer(self, report: Report, scope: Scope, send: Send) -> None:

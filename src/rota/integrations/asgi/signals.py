@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 from rota.clock import boottime
+from rota.runtime.lifeline import is_watched
 from rota.service.ending import ENDING, Ending
 
 __all__ = ["HOOK", "SignalHook", "Unhooked", "server_config"]
@@ -48,7 +49,7 @@ class SignalHook:
         self._server: dict[int, PassOn] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._received = 0
+        self._received: list[int] = []
 
     def enter(self, window: Callable[[], float]) -> Callable[[], None]:
         """Take the signals, with the longest of all windows; returns how to leave. Raises Unhooked."""
@@ -68,7 +69,7 @@ class SignalHook:
         if threading.current_thread() is not threading.main_thread():
             raise Unhooked("this is not the main thread, and signals are told to that one alone", expected=True)
         self._loop = loop = asyncio.get_running_loop()
-        self._received = 0
+        self._received.clear()
         found = {number: _handler(loop, number) for number in _NUMBERS}
         if found[signal.SIGTERM] is None:
             raise Unhooked(
@@ -97,12 +98,14 @@ class SignalHook:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         """In the main thread, between any two steps of it: say so, and leave the rest to the loop."""
-        self._received += 1
+        if self._windows and number == signal.SIGTERM and self._received == [signal.SIGTERM] and is_watched():
+            return
+        self._received.append(number)
         name = signal.Signals(number).name
         wait = 0.0
         if not self._windows:
             pass  # all have left: it is the server's alone
-        elif self._received > 1 or _reloads(self._server[number]):
+        elif len(self._received) > 1 or _reloads(self._server[number]):
             self._ending.hurry(name)
         else:
             self._ending.begin(name)
@@ -116,7 +119,7 @@ class SignalHook:
 
     def _hand_on_later(self, wait: float, number: int) -> None:
         assert self._loop is not None
-        if self._received == 1:  # else it is handed on already
+        if len(self._received) == 1:  # else it is handed on already
             self._timer = self._loop.call_later(wait, self._hand_on, number, None)
 
     def _hand_on(self, number: int, frame: FrameType | None) -> None:
