@@ -79,6 +79,19 @@ def fleets(rota_worker: StartWorker) -> Iterator[Any]:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.long
+def test_no_child_tells_systemd_of_the_service(fleets: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        fleet = fleets(2)
+        fleet.terminate()
+        assert fleet.wait(20) == 0
+        with pytest.raises(BlockingIOError):
+            systemd.recv(100)
+
+
 def children(fleet: WorkerProcess) -> list[int]:
     """Those that it said it started and that still run, in the order of their numbers."""
     started = re.findall(r"started process (\d+) \(pid (\d+)\)", fleet.output())

@@ -186,4 +186,11 @@ MUTANTS = [
         "return False",
         FLEET,
     ),
+    Mutant(
+        "a child that speaks for the service",
+        "runtime/supervisor.py",
+        "if name not in _OURS_ALONE",
+        "if True",
+        FLEET,
+    ),
 ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import signal
 import sys
@@ -27,6 +28,10 @@ __all__ = ["LEAVE_SECONDS", "SupervisedWorker", "describe_exit", "stop_all"]
 
 #: Beyond its grace: it ends itself by its hard limit, unless something in it lets nothing of it run.
 LEAVE_SECONDS = HARD_LIMIT + 2.0
+
+
+# What systemd wants to hear of a service, its main process says or nobody: a child that ends is not the service's end.
+_OURS_ALONE = {"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"}
 
 
 class SupervisedWorker:
@@ -82,6 +87,7 @@ class SupervisedWorker:
             stderr=asyncio.subprocess.STDOUT if capture else None,
             process_group=0,
             pass_fds=pass_fds,
+            env={name: value for name, value in os.environ.items() if name not in _OURS_ALONE},
         )
         assert process.stdin is not None
         process.stdin.write(private_line([*private, "--mark", mark]))
