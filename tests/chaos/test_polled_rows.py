@@ -250,7 +250,7 @@ def test_workers_restarted_one_by_one_while_rows_are_due_lose_none_and_charge_no
     for old in [*workers]:
         until_sync(lambda pid=old.pid: db.execute(POLLING, [pid]).fetchall(), what="it polls")  # type: ignore[misc]
         old.terminate()
-        assert old.wait() == 0
+        assert old.wait() in ((0,) if grace == "25" else (0, 1))  # 1 when it had to leave a thread behind
         workers.append(start())
     restarted = db.execute("select clock_timestamp()").fetchone()
     until_sync(lambda: db.execute(SINCE, restarted).fetchone() == (60,), timeout=30, what="each row is polled again")

@@ -31,6 +31,7 @@ class HardLimit:
 
     def __init__(self, grace: float) -> None:
         self.exit_code = 1
+        self._until = math.inf
         # of all queues the one into which a signal handler may put: it may interrupt itself
         self._moments: SimpleQueue[float | None] = SimpleQueue()
         threading.Thread(target=self._watch, name="rota-limit", daemon=True).start()
@@ -41,12 +42,19 @@ class HardLimit:
 
     def within(self, seconds: float) -> None:
         """Be gone within so many seconds from now, if it is not to be sooner anyway."""
-        self._moments.put(boottime() + seconds)
+        moment = boottime() + seconds
+        if moment < self._until:
+            self._until = moment
+            # at once: the other thread would need the interpreter's lock for it, which someone may be about to take for good
+            with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):  # nowhere to write to
+                faulthandler.dump_traceback_later(seconds + _BEHIND_SECONDS, exit=True)
+        self._moments.put(moment)
 
     def lift(self) -> None:
         """The process goes on after all: for those who work in one of their own."""
         for take_back in self._take_back:
             take_back()
+        faulthandler.cancel_dump_traceback_later()
         self._moments.put(None)
 
     def _watch(self) -> None:
@@ -57,11 +65,8 @@ class HardLimit:
             except Empty:
                 continue
             if moment is None:
-                faulthandler.cancel_dump_traceback_later()
                 return
             until = min(until, moment)
-            with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):  # nowhere to write to
-                faulthandler.dump_traceback_later(max(0.0, until - boottime()) + _BEHIND_SECONDS, exit=True)
         _say_where()
         os._exit(self.exit_code)
 
