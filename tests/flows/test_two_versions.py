@@ -105,7 +105,9 @@ def admin(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.mark.parametrize(
-    "releases", [[NEW], pytest.param([NEW, OLD, NEW], marks=pytest.mark.long)], ids=["forwards", "and back and forth"]
+    "releases",
+    [pytest.param([NEW], marks=pytest.mark.long), pytest.param([NEW, OLD, NEW], marks=pytest.mark.long)],
+    ids=["forwards", "and back and forth"],
 )
 def test_no_attempt_is_burned_and_nothing_lost_while_workers_are_replaced(
     rota_app: TestRota,

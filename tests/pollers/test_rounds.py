@@ -257,7 +257,10 @@ def test_a_process_that_is_told_to_end_ends_the_poll_that_runs_and_gives_back_th
     db.execute("insert into sources values (1), (2)")
     command = [sys.executable, "-m", "rota", "pollers", "run", "fetch", "--app", str(tmp_path / "app.py")]
     environment = {**os.environ, "ROTA_DATABASE_URL": rota_database}
+    # where these tests run in the background it is ignored, also by those that are started
+    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as running:
+        signal.signal(signal.SIGINT, heeded)
         assert running.stdout is not None
         assert running.stdout.readline() == "begun\n"
 

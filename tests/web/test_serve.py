@@ -119,6 +119,7 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, arguments: list[str], sai
         assert said in command.err
 
 
+@pytest.mark.long
 def test_several_workers_share_the_port_and_one_that_dies_is_replaced(app: TestRota, serve: Serve) -> None:
     def pids() -> set[int]:
         return {server.get("/").json()["pid"] for _ in range(20)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -175,6 +176,7 @@ def run(
     """
     if key is not None and (max_rows is not None or dry_run):
         raise click.UsageError("--key names the one row to poll, so --max-rows and --dry-run cannot be given with it.")
+    known = threading.enumerate()
     try:
         with find_app(app_path, dsn, schema) as app:
             poller = _poller(app, name)
@@ -187,19 +189,19 @@ def run(
                 stats = poller.poll_sync(*read_keys_sync(app.database, name, [key], poller.definition)[0])
             paused = [view for view in app.pollers.list_sync() if view.name == name and view.paused_at is not None]
     except KeyboardInterrupt:
-        _leave_stuck_threads(1)
+        _leave_stuck_threads(1, known)
         raise
     _print_stats(stats, key, as_json)
     if paused and not stats.claimed:
         say(f"poller {name} is paused by {paused[0].paused_by}: nothing is taken until `rota pollers resume {name}`")
     code = 1 if stats.errors or stats.held_by is not None else 0
-    _leave_stuck_threads(code)  # of handlers that took longer than their timeout
+    _leave_stuck_threads(code, known)  # of handlers that took longer than their timeout
     sys.exit(code)
 
 
-def _leave_stuck_threads(code: int) -> None:
+def _leave_stuck_threads(code: int, known: Sequence[threading.Thread]) -> None:
     """Handlers in threads cannot be stopped, and their rows were given back: do not wait for them at exit."""
-    if stuck := bodies_in_threads():
+    if stuck := bodies_in_threads(known):
         leave("; ".join(stuck), code)
 
 

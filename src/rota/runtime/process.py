@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any, NoReturn
@@ -63,7 +63,7 @@ def run_worker(
 
     Exits with 1 when something had to be left behind, or could not be written down.
     """
-    limit = HardLimit(grace)
+    limit, known = HardLimit(grace), set(threading.enumerate())
     with ending_by_signals():
         try:
             left = asyncio.run(_work(app, app.work(queues, concurrency, drain, pollers=pollers, grace=grace)))
@@ -71,7 +71,7 @@ def run_worker(
             limit.exit_code = error.exit_code
             raise
         finally:
-            stuck = bodies_in_threads()
+            stuck = bodies_in_threads(known)
             if ENDING.begun or stuck:
                 limit.within(HARD_LIMIT)  # the interpreter waits for threads, ours and others
             else:
@@ -188,10 +188,11 @@ def left_behind(facts: Facts) -> tuple[list[str], Callable[[], None]]:
     return left, facts.subscribe(note, StageFailed, Drained)
 
 
-def bodies_in_threads() -> list[str]:
-    """A body in a thread cannot be stopped, and its job or row was handed back: do not wait for it at exit."""
+def bodies_in_threads(known: Collection[threading.Thread] = ()) -> list[str]:
+    """A body in a thread cannot be stopped, and its job or row was handed back: do not wait for it at exit. Not those `known` before:
+    they are somebody else's."""
     # also daemons, which they are when made in a daemon: their pool waits for them at exit
-    ours = [thread for thread in threading.enumerate() if thread.name.startswith(_OURS)]
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith(_OURS) and thread not in known]
     busy = [thread for thread in ours if _in_a_body(thread)]
     return [f"{len(busy)} thread(s) are still in the body of a task or the handler of a poller"] if busy else []
 
