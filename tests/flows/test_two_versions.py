@@ -104,6 +104,15 @@ def admin(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
+def has_run(admin: psycopg.Connection[Any], task: str, version: int, result: str) -> bool:
+    return bool(
+        admin.execute(
+            "select from rota.history where task = %s and version = %s and result #>> '{}' = %s limit 1",
+            [task, version, result],
+        ).fetchone()
+    )
+
+
 @pytest.mark.parametrize(
     "releases",
     [pytest.param([NEW], marks=pytest.mark.long), pytest.param([NEW, OLD, NEW], marks=pytest.mark.long)],
@@ -137,6 +146,7 @@ def test_no_attempt_is_burned_and_nothing_lost_while_workers_are_replaced(
         for module in releases:
             callers.go_on(20)
             workers = replaced(workers, module)
+        until_sync(lambda: has_run(admin, "greet", 1, "new Ada L"), what="new code has run a call of the old one")
         callers.releases = ("new",)
         callers.go_on(20)
     rota_worker(OLD)  # someone is left who knows what nobody calls any more
