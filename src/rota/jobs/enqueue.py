@@ -262,6 +262,10 @@ def _written(new: NewJob, call: UUID | None, place: int, codec: Codec | None, tr
         "retention": new.retention,
         "lost_limit": new.lost_limit,
         "trace_context": trace,
+        "line": None if new.line is None else str(new.line),
+        "batch": new.batch,
+        "after": new.after,
+        "takes": new.takes,
     }
     if new.unique is not None:
         said["unique"] = {

@@ -46,6 +46,12 @@ class NewJob:
     retention: str | None = None
     redact: tuple[str, ...] = ()
     lost_limit: int | None = None
+    #: the line it waits in for its turn
+    line: UUID | None = None
+    #: the batch it belongs to, the batch it waits for, and the argument that takes what came of that
+    batch: int | None = None
+    after: int | None = None
+    takes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,8 @@ grant select, insert, update, delete on {schema}.leases, {schema}.terms, {schema
 grant select, insert, update, delete on {schema}.schedules, {schema}.schedule_parents, {schema}.schedule_feed to {role};
 grant select, insert, update, delete on {schema}.slots, {schema}.schedule_ends to {role};
 grant select, insert, update, delete on {schema}.pollers, {schema}.poll_claims, {schema}.poll_intervals to {role};
+grant select, insert, update, delete on {schema}.lines, {schema}.limits to {role};
+grant select, insert, update on {schema}.queues to {role};
 grant usage on sequence {schema}.jobs_id_seq to {role};
 grant select, insert, update on {schema}.retention to {role};
 grant select, insert on {schema}.audit to {role};
