@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rota.jobs.explain import Explanation
     from rota.jobs.job import AttemptError, Job, NewJob
     from rota.jobs.letters import Letter
+    from rota.jobs.limit import Limit
     from rota.jobs.outcome import Discard, Snooze
     from rota.jobs.package import Package
     from rota.jobs.retention import Retention
@@ -62,6 +63,7 @@ __all__ = [
     "Task",
     "Retry",
     "Unique",
+    "Limit",
     "Snooze",
     "Discard",
     "Retention",
@@ -134,6 +136,7 @@ _ROOMS = {
     "rota.integrations.asgi.drain": ("DrainMiddleware", "draining"),
     "rota.retry": ("Retry",),
     "rota.jobs.running": ("RunningJob", "Transaction", "current_job"),
+    "rota.jobs.limit": ("Limit",),
     "rota.jobs.unique": ("Unique",),
     "rota.leases.term": ("Term",),
     "rota.pollers.adaptive": ("Adaptive", "Changed"),

@@ -18,6 +18,7 @@ from rota.jobs.dead import Dead
 from rota.jobs.inline import run_inline, run_inline_sync
 from rota.jobs.intake import Intake, check_new
 from rota.jobs.job import Job, NewJob
+from rota.jobs.limit import declare_limits
 from rota.jobs.package import Package
 from rota.jobs.queue import Jobs
 from rota.jobs.retention import STANDARD, Retention, declare_retention, read_retention
@@ -269,6 +270,7 @@ class Rota:
         settings = _worker_settings(queues, concurrency)
         polled = choose_pollers(self.pollers, pollers)
         schedules = self.declared.definitions()
+        limits = {name: self.tasks[name].options.limit for name in sorted(self.tasks)}
         self._check_retention()
         scheduler = Scheduler(
             self.database,
@@ -284,6 +286,7 @@ class Rota:
             "queues": queues if queues is None else list(queues),
             "concurrency": settings.concurrency,
             "tasks": {name: self.tasks[name].version for name in sorted(self.tasks)},
+            "limited": [name for name, limit in limits.items() if limit is not None],
             "schedules": {schedule.name: str(schedule.digest()) for schedule in schedules},
             "pollers": sorted(definition.name for definition in polled),
             **({"mark": self.mark} if self.mark else {}),
@@ -296,6 +299,7 @@ class Rota:
             reach=lambda: self.database.run(applied_migrations()),
             check=self._prepare,
             member=lambda: self._membership.joined(for_each((), (worker.reactions, polling.reactions)), shown),
+            limits=lambda: self.database.run_steps(declare_limits(limits)),
             declared=lambda: self.declared.kept(schedules, self.database, self.codec, self.facts),
         )
         self._workings.append(working)

@@ -1,8 +1,8 @@
 """One run of a worker in this process: started in order, and stopped on the way back.
 
-The order is: the database, its schema, the tables of pollers, the member and its listener, the schedules that code declares,
-leaderships, pollers, and jobs last, when everything they rely upon is there. At a stop nothing new is begun anywhere from the
-first moment: leaderships are resigned, and jobs and pollers stop claiming, at the same time and under one deadline. Only when
+The order is: the database, its schema, the tables of pollers, the member and its listener, the limits and schedules that code
+declares, leaderships, pollers, and jobs last, when everything they rely upon is there. At a stop nothing new is begun anywhere
+from the first moment: leaderships are resigned, and jobs and pollers stop claiming, at the same time and under one deadline. Only when
 all of them have ended does the member leave, as one that left while it still held something would look dead to its peers. The
 pool is its owner's to close, after that.
 """
@@ -45,6 +45,7 @@ class Working:
         reach: Callable[[], Awaitable[object]],
         check: Callable[[], Awaitable[object]],
         member: Callable[[], AbstractAsyncContextManager[Control]],
+        limits: Callable[[], Awaitable[object]],
         declared: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
         self._facts = facts
@@ -54,6 +55,7 @@ class Working:
         self._reach = reach
         self._check = check
         self._member = member
+        self._limits = limits
         self._declared = declared
         #: its membership, once it has joined
         self.control: Control | None = None
@@ -111,6 +113,7 @@ class Working:
         await stages.enter("connections of pollers", self._polling.prepared())
         control = await stages.enter("member", self._member())
         # after joining: whoever looks for those who declare this finds us
+        await stages.run("limits", self._limits)
         await stages.enter("schedules", self._declared())
         await stages.run("leaderships", self._singletons.start)
         await stages.run("pollers", lambda: self._polling.start(control))

@@ -13,8 +13,9 @@ import pytest
 from tests.jobs.statements import Db, ask, join
 
 from rota.errors import DatabaseUnavailable
-from rota.jobs.claim import ClaimedJob, find_lanes, revisit_lanes
+from rota.jobs.claim import ClaimedJob
 from rota.jobs.claimer import Claimer
+from rota.jobs.lanes import find_lanes, revisit_lanes
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
 from rota.postgres.query import Query

@@ -24,8 +24,9 @@ from rota.errors import JobExists
 from rota.facts import ControlLost, DatabaseLost, JobClaimLost
 from rota.failure import Failure
 from rota.jobs.cancel import cancel_jobs, discard_jobs
-from rota.jobs.claim import ClaimedJob, Lane, claim, claim_suspect, give_back_claim
+from rota.jobs.claim import ClaimedJob, claim, claim_suspect, give_back_claim
 from rota.jobs.job import NewJob
+from rota.jobs.lanes import Lane
 from rota.jobs.outcome import Buried, Cancelled, HandedBack, Lost, Retried, Snoozed, Succeeded
 from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.rescue import rescue

@@ -39,17 +39,14 @@ from rota.failure import Failure
 from rota.jobs.cancel import cancel_jobs, discard_jobs, end_cancelled, find_unwanted
 from rota.jobs.claim import (
     ClaimedJob,
-    Lane,
-    Start,
     claim,
     claim_suspect,
-    find_lanes,
     give_back_claim,
     held_tokens,
-    revisit_lanes,
 )
 from rota.jobs.enqueue import enqueue, enqueue_many, refuse_twins
 from rota.jobs.job import NewJob, NewUnique, Owner
+from rota.jobs.lanes import Lane, Start, find_lanes, revisit_lanes
 from rota.jobs.outcome import Buried, Cancelled, HandedBack, Lost, Retried, Snoozed, Succeeded, Unsuccessful
 from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.rescue import rescue

@@ -25,17 +25,15 @@ from rota.integrations.database_reading import _PLANNING as _READING
 from rota.jobs.cancel import cancel_jobs, discard_jobs, end_cancelled, find_unwanted
 from rota.jobs.claim import (
     ClaimedJob,
-    Lane,
-    Start,
     claim,
     claim_suspect,
-    find_lanes,
     give_back_claim,
     held_tokens,
 )
 from rota.jobs.depth import count_open_letters, count_running, queue_depths
 from rota.jobs.enqueue import enqueue_many
 from rota.jobs.job import NewJob, Owner
+from rota.jobs.lanes import Lane, Start, find_lanes
 from rota.jobs.outcome import Retried, Succeeded
 from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.rescue import rescue

@@ -12,7 +12,8 @@ from tests.leases.test_members import LEASE, ask
 
 from rota.failure import Failure
 from rota.jobs.cancel import discard_jobs
-from rota.jobs.claim import ClaimedJob, claim, claim_suspect, find_lanes, give_back_claim, held_tokens, new_token
+from rota.jobs.claim import ClaimedJob, claim, claim_suspect, give_back_claim, held_tokens, new_token
+from rota.jobs.lanes import find_lanes
 from rota.jobs.outcome import Buried, Cancelled, HandedBack, Lost, Retried, Snoozed, Succeeded, Unsuccessful
 from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.rescue import rescue

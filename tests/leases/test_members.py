@@ -9,7 +9,8 @@ import psycopg
 import pytest
 from tests.interleave import Sessions, Step, orders
 
-from rota.jobs.claim import Lane, claim
+from rota.jobs.claim import claim
+from rota.jobs.lanes import Lane
 from rota.jobs.rescue import rescue
 from rota.leases.members import (
     Watched,

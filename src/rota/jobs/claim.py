@@ -1,37 +1,30 @@
 """Taking jobs, many at a time, so that each has one holder: the statements. When they are run: see `claimer`.
 
-A *lane* is a queue and a priority. One read finds the lanes that have something queued, whether any of it is due, and when
-the next is; it jumps from lane to lane in the index, so it costs the same with ten jobs or ten million, and writes nothing.
-The claim itself walks each due lane from where it is told to begin.
-
-What makes both dear are dead entries before the first live one, which no vacuum can remove while some old transaction may
-still see them. A second read looks at lanes that are known already, from where it is told, and so walks none of those.
+A claim walks each due lane from where it is told to begin. What is in lines, and in the lanes of a queue that someone has
+limited, is taken by a function of the database, `claim_flow`, which counts what runs under a lock.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from rota.jobs.job import JobId
+from rota.jobs.lanes import Lane, Start
 from rota.postgres.query import Query, Row, scalar, statement
 
 __all__ = [
     "ClaimedJob",
-    "Lane",
-    "Look",
-    "Start",
     "claim",
+    "claim_flow",
     "claim_suspect",
-    "find_lanes",
     "give_back_claim",
     "held_tokens",
+    "join_lines",
     "new_token",
-    "revisit_lanes",
 ]
 
 
@@ -53,36 +46,9 @@ class ClaimedJob(NamedTuple):
     slot_at: datetime | None = None
     waited: float | None = None  # seconds from when it was due to when it was claimed, by the clock of the database
     trace_context: str | None = None
-
-
-class Start(NamedTuple):
-    """Where in a lane a walk begins: behind this job."""
-
-    due_at: datetime
-    id: JobId
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """A queue and a priority with something queued. `due_in` is how far away its first job is, `next_due_in` the first that
-    is not due yet, whatever stands before it; `suspects` tells whether any lane has jobs that were lost before; a walk from
-    `start` meets the first job and nothing before it."""
-
-    queue: str
-    priority: int
-    due_in: float
-    suspects: bool = False
-    next_due_in: float | None = None
-    start: Start | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The lanes that were found, when that was, and how long it took the server."""
-
-    lanes: list[Lane]
-    at: datetime
-    seconds: float
+    inputs: str | None = None  # what came of the batch it waited for
+    line: UUID | None = None
+    limited: bool = False  # others wait for it to end: it is in a line, or its queue is limited
 
 
 def new_token() -> int:
@@ -90,136 +56,16 @@ def new_token() -> int:
     return secrets.randbits(63)
 
 
-# The last arm is read when the others are done.
-_TOLD = """
-    (
-        select
-            lane.queue, lane.priority, extract(epoch from lane.due_at - (select {schema}.now()))::float8,
-            (select exists (select from {schema}.jobs as job where job.state = 'queued' and job.losses > 0)),
-            -- what is due may be nothing for us: a task we do not know, a suspect; what comes after it is due in its own time
-            (
-                select extract(epoch from job.due_at - (select {schema}.now()))::float8
-                from {schema}.jobs as job
-                where job.state = 'queued'
-                  and job.queue = lane.queue
-                  and job.priority = lane.priority
-                  and job.due_at > (select {schema}.now())
-                order by job.due_at, job.id
-                limit 1
-            ),
-            lane.due_at, lane.id
-        from lane
-        where %(queues)s::text[] is null or lane.queue = any (%(queues)s::text[])
-        order by lane.priority desc
-    )
-    union all
-    select null, null, extract(epoch from clock_timestamp() - statement_timestamp())::float8, null, null, {schema}.now(), null
-"""
-
-FIND_LANES = statement(
-    "find_lanes",
-    """
-    with recursive lane as (
-        (
-            select job.queue, job.priority, job.due_at, job.id
-            from {schema}.jobs as job
-            where job.state = 'queued'
-            order by job.queue, job.priority desc, job.due_at, job.id
-            limit 1
-        )
-        union all
-        select next.queue, next.priority, next.due_at, next.id
-        from lane
-        cross join lateral (
-            (
-                select job.queue, job.priority, job.due_at, job.id
-                from {schema}.jobs as job
-                where job.state = 'queued'
-                  and job.queue = lane.queue
-                  and job.priority < lane.priority
-                order by job.priority desc, job.due_at, job.id
-                limit 1
-            )
-            union all
-            (
-                select job.queue, job.priority, job.due_at, job.id
-                from {schema}.jobs as job
-                where job.state = 'queued'
-                  and job.queue > lane.queue
-                order by job.queue, job.priority desc, job.due_at, job.id
-                limit 1
-            )
-            limit 1
-        ) as next
-    )
-    """  # noqa: S608 - all parts are written out here
-    + _TOLD,
-)
-
-
-def find_lanes(queues: Sequence[str] | None) -> Query[Look]:
-    """The lanes with something queued, the most urgent first, and how far away the jobs of each are."""
-    return FIND_LANES.query({"queues": None if queues is None else list(queues)}, read=_look)
-
-
-REVISIT_LANES = statement(
-    "revisit_lanes",
-    """
-    with lane as (
-        select known.queue, known.priority, head.due_at, head.id
-        from unnest(
-            %(known_queues)s::text[], %(priorities)s::smallint[], %(after_due)s::timestamptz[], %(after_id)s::bigint[]
-        ) as known(queue, priority, after_due, after_id)
-        cross join lateral (
-            select job.due_at, job.id
-            from {schema}.jobs as job
-            where job.state = 'queued'
-              and job.queue = known.queue
-              and job.priority = known.priority
-              and (job.due_at, job.id) > (known.after_due, known.after_id)
-            order by job.due_at, job.id
-            limit 1
-        ) as head
-    )
-    """  # noqa: S608 - all parts are written out here
-    + _TOLD,
-)
-
-
-def revisit_lanes(known: Mapping[tuple[str, int], Start]) -> Query[Look]:
-    """Those of these lanes that have something queued behind where each is told to begin."""
-    return REVISIT_LANES.query(
-        {
-            "known_queues": [queue for queue, _ in known],
-            "priorities": [priority for _, priority in known],
-            "after_due": [start.due_at.isoformat() for start in known.values()],
-            "after_id": [start.id for start in known.values()],
-            "queues": None,
-        },
-        read=_look,
-    )
-
-
-def _look(rows: Sequence[Row]) -> Look:
-    *lanes, (_, _, seconds, _, _, at, _) = rows
-    return Look([_lane(*lane) for lane in lanes], at, seconds)
-
-
-def _lane(
-    queue: str, priority: int, due_in: float, suspects: bool, next_due_in: float, due_at: datetime, id: JobId
-) -> Lane:
-    return Lane(queue, priority, due_in, suspects, next_due_in, Start(due_at, id - 1))
-
-
 CLAIM = statement(
     "claim",
     """
     update {schema}.jobs as job
-    set state = 'running',
-        token = %(token)s,
-        member = %(member)s,
-        claimed_at = {schema}.now(),
-        attempt = job.attempt + 1
+    -- what came here without knowing of the limit of its task goes into its line
+    set state = case when job.task = any (%(limited)s::text[]) then 'blocked' else 'running' end,
+        token = case when job.task = any (%(limited)s::text[]) then null else %(token)s end,
+        member = case when job.task = any (%(limited)s::text[]) then null else %(member)s end,
+        claimed_at = case when job.task = any (%(limited)s::text[]) then null else {schema}.now() end,
+        attempt = job.attempt + case when job.task = any (%(limited)s::text[]) then 0 else 1 end
     where job.id = any (array(
         select due.id
         from unnest(
@@ -254,23 +100,30 @@ CLAIM = statement(
     returning
         job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
         job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
-        job.trace_context
+        job.trace_context, job.inputs::text
     """,
 )
 
 
 def claim(
-    *, lanes: Sequence[tuple[Lane, Start | None]], tasks: Mapping[str, int], limit: int, token: int, member: UUID
+    *,
+    lanes: Sequence[tuple[Lane, Start | None]],
+    tasks: Mapping[str, int],
+    limited: Sequence[str] = (),
+    limit: int,
+    token: int,
+    member: UUID,
 ) -> Query[list[ClaimedJob]]:
-    """Take up to `limit` due jobs of these lanes and tasks (up to this version of each) for this member, under one token."""
+    """Take up to `limit` due jobs of these lanes and tasks (up to this version of each) for this member, under one token.
+
+    Those of `limited` tasks are not taken, but sent to their lines; they are among those returned, without a token.
+    """
     return CLAIM.query(
         {
-            "queues": [lane.queue for lane, _ in lanes],
-            "priorities": [lane.priority for lane, _ in lanes],
-            "after_due": ["-infinity" if start is None else start.due_at.isoformat() for _, start in lanes],
-            "after_id": [0 if start is None else start.id for _, start in lanes],
+            **_walked(lanes),
             "tasks": list(tasks),
             "versions": list(tasks.values()),
+            "limited": list(limited),
             "limit": limit,
             "token": token,
             "member": member,
@@ -279,8 +132,73 @@ def claim(
     )
 
 
+def _walked(lanes: Sequence[tuple[Lane, Start | None]]) -> dict[str, list[Any]]:
+    return {
+        "queues": [lane.queue for lane, _ in lanes],
+        "priorities": [lane.priority for lane, _ in lanes],
+        "after_due": ["-infinity" if start is None else start.due_at.isoformat() for _, start in lanes],
+        "after_id": [0 if start is None else start.id for _, start in lanes],
+    }
+
+
+# As `claim`, under the locks of queues and lines.
+CLAIM_FLOW = statement(
+    "claim_flow",
+    """
+    select
+        job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
+        job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
+        job.trace_context, job.inputs::text, job.line
+    from {schema}.claim_flow(
+        %(queues)s::text[], %(priorities)s::smallint[], %(lines)s::boolean[], %(after_due)s::timestamptz[],
+        %(after_id)s::bigint[], %(tasks)s::text[], %(versions)s::smallint[], %(limited)s::text[], %(limit)s, %(most_losses)s,
+        %(token)s, %(member)s
+    ) as job
+    """,
+)
+
+
+def claim_flow(
+    *,
+    lanes: Sequence[tuple[Lane, Start | None]],
+    tasks: Mapping[str, int],
+    limited: Sequence[str] = (),
+    limit: int,
+    most_losses: int,
+    token: int,
+    member: UUID,
+) -> Query[list[ClaimedJob]]:
+    """Take as many as their limits allow; at most one that was lost before, and no more often than told."""
+    return CLAIM_FLOW.query(
+        {
+            **_walked(lanes),
+            "lines": [lane.lines for lane, _ in lanes],
+            "tasks": list(tasks),
+            "versions": list(tasks.values()),
+            "limited": list(limited),
+            "limit": limit,
+            "most_losses": most_losses,
+            "token": token,
+            "member": member,
+        },
+        read=_claimed_under_limits,
+    )
+
+
+JOIN_LINES = statement("join_lines", "select {schema}.join_lines(%(most)s)")
+
+
+def join_lines(most: int = 1000) -> Query[int]:
+    """Put those into line that are due by now, or have been sent there; returns how many."""
+    return JOIN_LINES.query({"most": most}, read=scalar)
+
+
 def _claimed(rows: Sequence[Row]) -> list[ClaimedJob]:
-    return [ClaimedJob._make(row) for row in rows]
+    return [ClaimedJob._make((*row, None, False)) for row in rows]
+
+
+def _claimed_under_limits(rows: Sequence[Row]) -> list[ClaimedJob]:
+    return [ClaimedJob._make((*row, True)) for row in rows]
 
 
 # One at a time per process, so that what kills its process is told from what merely ran beside it.
@@ -288,11 +206,12 @@ CLAIM_SUSPECT = statement(
     "claim_suspect",
     """
     update {schema}.jobs as job
-    set state = 'running',
-        token = %(token)s,
-        member = %(member)s,
-        claimed_at = {schema}.now(),
-        attempt = job.attempt + 1
+    -- what came here without knowing of the limit of its task goes into its line
+    set state = case when job.task = any (%(limited)s::text[]) then 'blocked' else 'running' end,
+        token = case when job.task = any (%(limited)s::text[]) then null else %(token)s end,
+        member = case when job.task = any (%(limited)s::text[]) then null else %(member)s end,
+        claimed_at = case when job.task = any (%(limited)s::text[]) then null else {schema}.now() end,
+        attempt = job.attempt + case when job.task = any (%(limited)s::text[]) then 0 else 1 end
     where job.id = (
         select job.id
         from {schema}.jobs as job
@@ -312,13 +231,19 @@ CLAIM_SUSPECT = statement(
     returning
         job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
         job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
-        job.trace_context
+        job.trace_context, job.inputs::text
     """,
 )
 
 
 def claim_suspect(
-    *, queues: Sequence[str] | None, tasks: Mapping[str, int], most_losses: int, token: int, member: UUID
+    *,
+    queues: Sequence[str] | None,
+    tasks: Mapping[str, int],
+    limited: Sequence[str] = (),
+    most_losses: int,
+    token: int,
+    member: UUID,
 ) -> Query[list[ClaimedJob]]:
     """Take the most urgent due job that went down with a process before, but no more often than this, if there is one."""
     return CLAIM_SUSPECT.query(
@@ -327,6 +252,7 @@ def claim_suspect(
             "queues": None if queues is None else list(queues),
             "tasks": list(tasks),
             "versions": list(tasks.values()),
+            "limited": list(limited),
             "token": token,
             "member": member,
         },
@@ -339,7 +265,7 @@ GIVE_BACK_CLAIM = statement(
     """
     with given_back as (
         update {schema}.jobs as job
-        set state = 'queued',
+        set state = case when job.line is null then 'queued' else 'blocked' end,
             token = null,
             member = null,
             claimed_at = null,

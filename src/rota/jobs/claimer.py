@@ -12,24 +12,24 @@ lane that is new, or a job that was committed late, waits for the look that is o
 from __future__ import annotations
 
 import math
+import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from uuid import UUID
 
 from rota.clock import boottime
 from rota.jobs.claim import (
     ClaimedJob,
-    Lane,
-    Look,
-    Start,
     claim,
+    claim_flow,
     claim_suspect,
-    find_lanes,
     give_back_claim,
+    join_lines,
     new_token,
-    revisit_lanes,
 )
+from rota.jobs.lanes import Lane, Look, Start, find_lanes, revisit_lanes
 from rota.postgres.query import Query
 from rota.postgres.session import Session
 from rota.service.points import reach
@@ -50,11 +50,18 @@ class Claimer:
     looks, as whoever waits for it waits too long."""
 
     def __init__(
-        self, session: Session, *, queues: Sequence[str] | None, tasks: Mapping[str, int], sooner: Callable[[], None]
+        self,
+        session: Session,
+        *,
+        queues: Sequence[str] | None,
+        tasks: Mapping[str, int],
+        limited: Sequence[str] = (),
+        sooner: Callable[[], None],
     ) -> None:
         self._session = session
         self._queues = queues
         self._tasks = tasks
+        self._limited = limited
         self._sooner = sooner
         self._lanes: list[tuple[Lane, Start | None]] = []
         self._suspects = False
@@ -69,6 +76,8 @@ class Claimer:
         self._due_at = math.inf
         self._unknown: set[tuple[UUID, int]] = set()
         self.saw_all = False
+        #: something is due that a limit keeps from being taken, as far as the last claim knows
+        self.held_up = False
 
     def look(self, *, at_any_cost: bool = False) -> None:
         """Let the next claim look anew: from the start of every lane if that is cheap, or if it must be."""
@@ -101,7 +110,7 @@ class Claimer:
         not `still_valid` to start it.
         """
         await self.give_back_unknown()
-        self.saw_all = False
+        self.saw_all = self.held_up = False
         if not self._lanes or boottime() > self._look_from_start_at:
             await self._look()
         taken: list[ClaimedJob] = []
@@ -111,29 +120,70 @@ class Claimer:
                 member,
                 still_valid,
                 lambda token: claim_suspect(
-                    queues=self._queues, tasks=self._tasks, most_losses=most_losses, token=token, member=member
+                    queues=self._queues,
+                    tasks=self._tasks,
+                    limited=self._limited,
+                    most_losses=most_losses,
+                    token=token,
+                    member=member,
                 ),
             )
-        if not self._lanes or limit <= len(taken):
+        for lanes in self._alike():
+            if (wanted := limit - len(taken)) <= 0:
+                break
+            suspects = 0 if any(job.losses for job in taken) else most_losses
+            taken += await self._take_from(lanes, wanted, member, still_valid, suspects)
+        if not self._lanes:
             return self._handed_over(member, taken)
-        wanted = limit - len(taken)
+        if len(taken) < limit:
+            # all that was due has been walked
+            self._known |= {(lane.queue, lane.priority): self._behind for lane, _ in self._lanes if not lane.lines}
+            self._lanes = []
+        else:
+            self._advance(taken)
+        return self._handed_over(member, taken)
+
+    def _alike(self) -> list[list[tuple[Lane, Start | None]]]:
+        """The lanes in their order, and together as far as one statement can walk them."""
+        return [list(group) for _, group in groupby(self._lanes, lambda entry: entry[0].lines or entry[0].limited)]
+
+    async def _take_from(
+        self,
+        lanes: list[tuple[Lane, Start | None]],
+        wanted: int,
+        member: UUID,
+        still_valid: Callable[[], bool],
+        most_losses: int,
+    ) -> list[ClaimedJob]:
         began = boottime()
+        if lanes[0][0].lines or lanes[0][0].limited:
+            jobs = await self._take(
+                member,
+                still_valid,
+                lambda token: claim_flow(
+                    lanes=lanes,
+                    tasks=self._tasks,
+                    limited=self._limited,
+                    limit=wanted,
+                    most_losses=most_losses,
+                    token=token,
+                    member=member,
+                ),
+            )
+            self.held_up |= len(jobs) < wanted
+            return jobs
         jobs = await self._take(
             member,
             still_valid,
-            lambda token: claim(lanes=self._lanes, tasks=self._tasks, limit=wanted, token=token, member=member),
+            lambda token: claim(
+                lanes=lanes, tasks=self._tasks, limited=self._limited, limit=wanted, token=token, member=member
+            ),
         )
         if not jobs and self.saw_all:
             # what is due is nothing for us, and behind it may be as much as there was before it
             self._pay("claim", boottime() - began)
         jobs.sort(key=lambda job: (-job.priority, job.due_at, job.id))
-        if len(jobs) < wanted:
-            # all that was due has been walked
-            self._known |= dict.fromkeys(((lane.queue, lane.priority) for lane, _ in self._lanes), self._behind)
-            self._lanes = []
-        else:
-            self._advance(jobs)
-        return self._handed_over(member, [*taken, *jobs])
+        return jobs
 
     def _handed_over(self, member: UUID, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
         """Only now does someone else know of them: until here, whatever goes wrong, they are to be given back."""
@@ -146,13 +196,25 @@ class Claimer:
         token = new_token()
         self._unknown.add((member, token))
         reach("claim.before")
-        jobs = await self._session.run(query(token))
+        found = await self._session.run(query(token))
         reach("claim.after")
+        jobs = found if not self._limited else [job for job in found if job.token is not None]
+        if len(jobs) < len(found):
+            # these went into their lines instead
+            self._due_at = 0.0
         if not jobs:
             self._unknown.discard((member, token))
         return jobs if still_valid() else []
 
     async def _look(self) -> None:
+        look = await self._look_once()
+        while look.joins_in is not None and look.joins_in <= 0:
+            joined = await self._session.run(join_lines())
+            if not joined:
+                break
+            look = await self._look_once()
+
+    async def _look_once(self) -> Look:
         # nothing is known until the answer is here, but what is expected meanwhile: that the answer may not tell
         self._lanes, self._due_at = [], math.inf
         asked_at = boottime()
@@ -168,10 +230,13 @@ class Claimer:
         self._lanes = [(lane, lane.start) for lane in look.lanes if lane.due_in <= 0]
         self._suspects = any(lane.suspects for lane in look.lanes)
         # measured from before we asked: rather a look too early than a job too late
-        found = (asked_at + lane.next_due_in for lane in look.lanes if lane.next_due_in is not None)
-        self._due_at = min([self._due_at, *found])
+        found = [lane.next_due_in for lane in look.lanes if lane.next_due_in is not None]
+        if look.joins_in is not None:
+            found.append(max(look.joins_in, 0.05))  # what is due and does not join is locked by someone
+        self._due_at = min([self._due_at, *(asked_at + due_in for due_in in found)])
         # lanes of one priority take turns, so that a flood in one queue does not keep the others waiting
         self._rotate()
+        return look
 
     def _pay(self, what: str, seconds: float) -> None:
         """A look from the start has taken so long: the next may come when that is a small share of the time.
@@ -188,6 +253,8 @@ class Claimer:
         self._behind = Start(look.at - _LATE, 0)
         self._known = dict.fromkeys(self._known, self._behind)
         for lane in look.lanes:
+            if lane.lines:
+                continue
             self._known.pop((lane.queue, lane.priority), None)
             self._known[lane.queue, lane.priority] = min(lane.start, self._behind) if lane.start else self._behind
         for forgotten in list(self._known)[:-_MOST_KNOWN]:
@@ -196,21 +263,32 @@ class Claimer:
     def _rotate(self) -> None:
         shift = secrets.randbelow(len(self._lanes)) if self._lanes else 0
         turned = self._lanes[shift:] + self._lanes[:shift]
-        self._lanes = sorted(turned, key=lambda entry: -entry[0].priority)
+        self._lanes = self._weighed(sorted(turned, key=lambda entry: -entry[0].priority))
 
     def _advance(self, jobs: Sequence[ClaimedJob]) -> None:
         """Go on behind these jobs next time, and begin with the lanes that were not served, of the same priority."""
-        last = {(job.queue, job.priority): Start(job.due_at, job.id) for job in jobs}
-        self._known |= {lane: min(start, self._behind) for lane, start in last.items()}
+        last = {
+            (job.queue, job.priority, job.line is not None): Start(job.due_at, job.id) for job in jobs if not job.losses
+        }
+        self._known |= {
+            (queue, priority): min(start, self._behind) for (queue, priority, lines), start in last.items() if not lines
+        }
 
         def behind(lane: Lane, start: Start | None) -> Start | None:
-            return last.get((lane.queue, lane.priority), start)
+            return start if lane.lines else last.get((lane.queue, lane.priority, False), start)
 
         def turn(entry: tuple[Lane, Start | None]) -> tuple[int, bool]:
             lane, _ = entry
-            return -lane.priority, (lane.queue, lane.priority) in last
+            return -lane.priority, (lane.queue, lane.priority, lane.lines) in last
 
-        self._lanes = sorted([(lane, behind(lane, start)) for lane, start in self._lanes], key=turn)
+        self._lanes = self._weighed(sorted([(lane, behind(lane, start)) for lane, start in self._lanes], key=turn))
+
+    def _weighed(self, lanes: list[tuple[Lane, Start | None]]) -> list[tuple[Lane, Start | None]]:
+        """Those of one priority in an order of chance, in which each is first as often as its weight says: a claim mostly
+        takes all it wants from the first. Where all weigh the same they take turns as they are."""
+        if len({lane.weight for lane, _ in lanes}) <= 1:
+            return lanes
+        return sorted(lanes, key=lambda entry: (-entry[0].priority, -(random.random() ** (1 / entry[0].weight))))
 
     async def give_back_unknown(self) -> None:
         """Undo claims of ours that were cut off before they told what they took."""

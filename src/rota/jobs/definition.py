@@ -16,6 +16,7 @@ from rota.errors import ConfigurationError
 from rota.jobs.arguments import Signature
 from rota.jobs.enqueue import check_at, check_delay, check_priority, check_tags
 from rota.jobs.job import Job, NewJob
+from rota.jobs.limit import Limit
 from rota.jobs.redact import texts_in
 from rota.jobs.unique import Unique, read_unique
 from rota.postgres.foreign import foreign
@@ -50,6 +51,7 @@ class TaskOptions:
     timeout: float | None = None
     version: int = 1
     unique: Unique | None = None
+    limit: Limit | None = None
     executor: str | None = None
     redact: tuple[str, ...] = ()
     retention: str | None = None
@@ -194,6 +196,9 @@ class BoundTask(Generic[P, R_co]):
         new = replace(self.template, args=signature.encode(args, kwargs))
         if self.unique is not None:
             new = replace(new, unique=self.unique.of(self.task.name, signature, args, kwargs))
+        if (limit := self.task.options.limit) is not None:
+            key = limit.key_of(new, signature, args, kwargs)
+            new = replace(new, key=key, line=limit.line_of(new.task, key))
         return new
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:

@@ -28,6 +28,7 @@ __all__ = [
     "enqueue_all",
     "enqueue_many",
     "fit_together",
+    "is_plain",
     "put_jobs",
     "refuse_twins",
 ]
@@ -307,6 +308,11 @@ def refuse_twins(new: Sequence[NewJob]) -> None:
             )
 
 
+def is_plain(new: NewJob) -> bool:
+    """Whether it looks at no others: neither when it is put, nor before it runs."""
+    return new.unique is None and new.line is None and new.batch is None and new.after is None
+
+
 def fit_together(new: Sequence[NewJob]) -> bool:
     """Whether one statement can carry all of them well."""
     return len(next(_in_batches(new), ())) == len(new)
@@ -327,7 +333,7 @@ def enqueue_all(
     A connection that is not our `own` is sent only what every driver can send.
     """
     added: list[Job[Any]] = []
-    plain = own and all(each.unique is None for each in new)
+    plain = own and all(map(is_plain, new))
     for batch in _in_batches(new):
         if plain:
             added += yield enqueue_many(batch, schema, app, codec=codec, trace=trace)
@@ -366,7 +372,7 @@ def _job(new: NewJob, row: Any, app: Owner, trace: str | None) -> Job[Any]:
         id=row[0],
         task=new.task,
         queue=new.queue,
-        state="queued",
+        state="queued" if new.line is None and new.after is None else "blocked",
         priority=new.priority,
         attempt=0,
         created_at=row[1],

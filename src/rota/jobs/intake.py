@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from rota.errors import ConfigurationError, DatabaseUnavailable
 from rota.jobs.codec import Codec
-from rota.jobs.enqueue import enqueue, enqueue_all, fit_together, put_jobs, refuse_twins
+from rota.jobs.enqueue import enqueue, enqueue_all, fit_together, is_plain, put_jobs, refuse_twins
 from rota.jobs.job import Job, NewJob, Owner
 from rota.jobs.tracing import Tracing
 from rota.postgres.foreign import foreign
@@ -71,7 +71,7 @@ class Intake:
             return taken
 
     async def _take(self, new: NewJob, on: Any, trace: str | None = None) -> Job[Any]:
-        if on is not None or new.unique is not None:
+        if on is not None or not is_plain(new):
             return (await self._take_all(check_new([new]), on, trace))[0]
         wake = new.wake and self._throttle.admits(new.queue)
         return await self._database.run(
@@ -79,7 +79,7 @@ class Intake:
         )
 
     def _take_sync(self, new: NewJob, on: Any, trace: str | None = None) -> Job[Any]:
-        if on is not None or new.unique is not None:
+        if on is not None or not is_plain(new):
             return self._take_all_sync(check_new([new]), on, trace)[0]
         wake = new.wake and self._throttle.admits(new.queue)
         return self._database.run_sync(

@@ -10,6 +10,7 @@ from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError, UnknownTask
 from rota.jobs.definition import AsyncTask, Home, SyncTask, Task, TaskOptions
 from rota.jobs.enqueue import check_priority, check_redact
+from rota.jobs.limit import Limit, read_limit
 from rota.jobs.places import check_process_task
 from rota.jobs.unique import Unique, read_unique
 from rota.postgres.names import check_name
@@ -58,6 +59,7 @@ class Package(Mapping[str, Task[..., Any]]):
         timeout: Duration | None = None,
         version: int = 1,
         unique: Unique | str | bool | None = None,
+        limit: Limit | int | None = None,
         executor: Literal["process"] | None = None,
         redact: list[str] | tuple[str, ...] = (),
         retention: str | None = None,
@@ -75,6 +77,7 @@ class Package(Mapping[str, Task[..., Any]]):
         timeout: Duration | None = None,
         version: int = 1,
         unique: Unique | str | bool | None = None,
+        limit: Limit | int | None = None,
         executor: Literal["process"] | None = None,
         redact: list[str] | tuple[str, ...] = (),
         retention: str | None = None,
@@ -85,13 +88,14 @@ class Package(Mapping[str, Task[..., Any]]):
         `name` is what the row carries (the function's qualified name without it); keep it when you move the function. `retry`
         is a Retry, a number of attempts, or None for one attempt. `timeout` bounds one attempt. `version` grows when the
         arguments change: workers leave jobs of a version above theirs to newer ones. `unique` says which jobs exist only once.
+        `limit`, a Limit or a number, says how many run at once or begin in a period, wherever they run.
         `executor="process"` runs the body in a process of its own. Arguments named in `redact` are not shown to people.
         `retention` is the class by whose rules the settled job is kept.
         """
         if unknown:
             raise ConfigurationError(
                 f"@task does not know {', '.join(sorted(unknown))}: its options are name, queue, priority, retry, timeout, version, "
-                "unique, executor, redact and retention."
+                "unique, limit, executor, redact and retention."
             )
         options = TaskOptions(
             queue=check_name("queue", queue, 200),
@@ -100,6 +104,7 @@ class Package(Mapping[str, Task[..., Any]]):
             timeout=None if timeout is None else _positive(seconds(timeout, "timeout")),
             version=_version(version),
             unique=read_unique(unique),
+            limit=read_limit(limit),
             executor=_executor(executor),
             redact=check_redact(redact),
             retention=None if retention is None else check_name("retention", retention, 40),
@@ -206,6 +211,8 @@ def _check_names(task: Task[..., Any]) -> None:
         )
     if task.options.unique is not None:
         task.options.unique.check(task.signature)
+    if task.options.limit is not None:
+        task.options.limit.check(task.signature)
 
 
 def _positive(timeout: float) -> float:

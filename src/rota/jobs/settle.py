@@ -54,17 +54,18 @@ _TO_HISTORY = """
         returning
             job.id, job.created_at, job.due_at, job.claimed_at, job.token, job.attempt, job.losses, job.priority, job.version,
             job.member, job.queue, job.task, job.args, job.key, job.tags, job.retention, job.origin, job.redact,
-            job.lost_limit, job.unique_key, job.schedule, job.slot_at, job.trace_context, outcome.result, outcome.seconds
+            job.lost_limit, job.unique_key, job.schedule, job.slot_at, job.trace_context, job.batch_id, outcome.result,
+            outcome.seconds
     ), recorded as (
         insert into {schema}.history (
             id, created_at, due_at, claimed_at, started_at, finished_at, token, attempt, losses, priority, version,
             member, state, queue, task, args, result, key, tags, retention, origin, redact, lost_limit, unique_key, schedule,
-            slot_at, trace_context
+            slot_at, trace_context, batch_id
         )
         select
             id, created_at, due_at, claimed_at, {schema}.now() - seconds * interval '1 second', {schema}.now(), token,
             attempt, losses, priority, version, member, 'succeeded', queue, task, args, result::jsonb, key, tags, retention,
-            origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context
+            origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id
         from settled
     )
 """
@@ -124,7 +125,14 @@ def succeed_one(id: JobId, token: int, result: str | None, seconds: float) -> Qu
 MOVES = """
     queued as (
         update {schema}.jobs as job
-        set state = 'queued',
+        -- One that has a line goes back to its place there: at once when nobody is to blame, and at its time when retries hold the
+        -- line. Otherwise it joins the line anew when it is due.
+        set state = case when job.line is null then 'queued' else 'blocked' end,
+            place = case
+                when taken.kind in ('handed_back', 'lost')
+                  or taken.kind = 'retried' and (select rule.hold from {schema}.limits as rule where rule.task = job.task)
+                then job.place
+            end,
             -- no job waits longer than a hundred years: one that asks for more must not spoil the batch
             due_at = case
                 when taken.pause is null then job.due_at
@@ -151,7 +159,7 @@ MOVES = """
             job.id, job.created_at, job.due_at, job.claimed_at, taken.signature as token, job.attempt, job.losses,
             job.priority, job.version, job.member, job.queue, job.task, job.args, job.key, job.tags, job.retention,
             job.origin, job.redact, job.lost_limit, job.unique_key, job.schedule, job.slot_at, job.trace_context,
-            job.saved, job.cancel_reason,
+            job.saved, job.cancel_reason, job.batch_id,
             taken.fate, taken.kind, taken.seconds, taken.type, taken.message, taken.trace
     ), recorded as (
         insert into {schema}.attempts (
@@ -165,25 +173,25 @@ MOVES = """
     ), buried as (
         insert into {schema}.dead (
             id, created_at, due_at, token, attempt, losses, priority, version, member, reason, queue, task, args, key,
-            tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, saved, error_type,
+            tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, saved, error_type,
             error_message, error_trace
         )
         select
             id, created_at, due_at, token, attempt, losses + (kind = 'lost')::integer, priority, version, member,
             case when kind = 'lost' then 'lost' else 'failed' end, queue, task, args, key, tags, retention, origin, redact,
-            lost_limit, unique_key, schedule, slot_at, trace_context, saved, type, message, trace
+            lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, saved, type, message, trace
         from gone
         where fate = 'dead'
     ), cancelled as (
         insert into {schema}.history (
             id, created_at, due_at, claimed_at, started_at, token, attempt, losses, priority, version, member, state,
             queue, task, args, key, tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at,
-            trace_context, reason
+            trace_context, batch_id, reason
         )
         select
             id, created_at, due_at, claimed_at, {schema}.now() - seconds * interval '1 second', token, attempt,
             losses + (kind = 'lost')::integer, priority, version, member, 'cancelled', queue, task, args, key, tags,
-            retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context,
+            retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id,
             case when kind = 'cancelled' then coalesce(message, cancel_reason) else cancel_reason end
         from gone
         where fate = 'cancelled'

@@ -54,6 +54,8 @@ T = TypeVar("T")
 # For how long after a lock was felt, or seen, each batch is asked for locks before it is written.
 _WARY_SECONDS = 5.0
 _UNSTORABLE = "InvalidResult"
+# How often to look while a limit holds something up: whoever runs it wakes nobody when it has ended.
+_HELD_UP_SECONDS = 0.2
 
 
 class JobSource:
@@ -147,7 +149,7 @@ class JobSource:
             await asyncio.sleep(0.05)
             return
         # Wake-ups may be coalesced, so look again soon after the last work, then ever less often.
-        self._pause = min(self._poll(), self._pause * 4 or 0.005)
+        self._pause = min(_HELD_UP_SECONDS if self._claimer.held_up else self._poll(), self._pause * 4 or 0.005)
         try:
             async with asyncio.timeout(min(self._pause, self._claimer.next_look_in)):
                 await self._woken.wait()
@@ -168,6 +170,9 @@ class JobSource:
             left += await self._settle(others)
         if len(succeeded) + len(others) < len(outcomes):
             self._tell((outcome for outcome in outcomes if isinstance(outcome, AlreadySettled)), {})
+        if any(outcome.job.limited for outcome in outcomes):
+            # what waited for one of them may be taken now
+            self.wake()
         return left
 
     async def hand_back(self, items: Sequence[ClaimedJob], begun: Sequence[ClaimedJob] = ()) -> Sequence[ClaimedJob]:

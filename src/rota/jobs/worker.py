@@ -136,6 +136,7 @@ class Worker:
                 claiming,
                 queues=settings.queues,
                 tasks={name: tasks[name].version for name in sorted(tasks)},
+                limited=[name for name in sorted(tasks) if tasks[name].options.limit is not None],
                 sooner=lambda: self._source.wake(),
             ),
             self._gate,

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 from rota.app import Rota
 from rota.clock import boottime, seconds
 from rota.errors import ConfigurationError, DatabaseUnavailable, EmbeddedError, RotaError, SchemaMismatch
-from rota.jobs.claim import Look, find_lanes
+from rota.jobs.lanes import Look, find_lanes
 from rota.leases.control import Control
 from rota.postgres.schema import Applied, applied_migrations, check_schema, migration_files
 from rota.runtime.line import Line, Question

@@ -70,19 +70,19 @@ alter table {schema}.jobs
     -- its place there. Null: it is not in line yet, since it is due later; negative: it is put there when this transaction commits.
     add column place bigint,
     -- the batch it belongs to, the batch it waits for, and the argument that takes what came of that
-    add column batch bigint,
+    add column batch_id bigint,
     add column after bigint,
     add column takes text,
     add column inputs jsonb;
 
-alter table {schema}.history add column batch bigint;
-alter table {schema}.dead add column batch bigint;
+alter table {schema}.history add column batch_id bigint;
+alter table {schema}.dead add column batch_id bigint;
 
 create index jobs_waiting on {schema}.jobs (line, place) where state = 'blocked' and place > 0;
 create index jobs_in_line on {schema}.jobs (line) where state = 'running' and line is not null;
 create index jobs_joining on {schema}.jobs (due_at, id) where state = 'blocked' and place is null and after is null;
 create index jobs_arriving on {schema}.jobs (place) where place < 0;
-create index jobs_batch on {schema}.jobs (batch) where batch is not null;
+create index jobs_batch on {schema}.jobs (batch_id) where batch_id is not null;
 create index jobs_after on {schema}.jobs (after) where after is not null;
 
 -- The line of a job: one for the task, or for the task and a key.
@@ -356,7 +356,7 @@ create function {schema}.next_in_lines(
 -- the order given; each is a queue, a priority, whether it is one of lines, and behind which job a walk begins.
 create function {schema}.claim_flow(
     queues text[], priorities smallint[], of_lines boolean[], after_due timestamptz[], after_id bigint[],
-    tasks text[], versions smallint[], most integer, most_losses integer, new_token bigint, holder uuid
+    tasks text[], versions smallint[], limited text[], most integer, most_losses integer, new_token bigint, holder uuid
 )
     returns setof {schema}.jobs
     language plpgsql volatile
@@ -459,8 +459,15 @@ begin
             claimed_at = clock,
             attempt = job.attempt + 1
         where job.id = any (ids)
+          and (of_lines[lane] or job.task <> all (limited))
         returning job.*;
         get diagnostics taken = row_count;
+        if not of_lines[lane] and cardinality(limited) > 0 then
+            -- what came here without knowing of the limit of its task goes into its line
+            update {schema}.jobs as job
+            set state = 'blocked'
+            where job.id = any (ids) and job.task = any (limited);
+        end if;
         continue when taken = 0;
         most := most - taken;
         for gate in select each.key as name from jsonb_object_keys(rooms) as each(key) where each.key in ('', queues[lane]) loop
@@ -477,24 +484,6 @@ begin
     end loop;
 end
 $claim_flow$;
-
--- The key of a new job, and the line it waits in: told by its caller, or known here.
-create function {schema}.line_for(new jsonb, out key text, out line uuid)
-    language sql stable
-    set search_path = pg_catalog, pg_temp
-    begin atomic
-        select
-            named.key,
-            coalesce(
-                (new ->> 'line')::uuid,
-                case when rule.task is not null then {schema}.line_of(rule.task, case when rule.by_key then named.key end) end
-            )
-        from (select) as always
-        left join {schema}.limits as rule on rule.task = new ->> 'task'
-        cross join lateral (
-            select coalesce(new ->> 'key', case when rule.by_key then new #>> array['args', rule.argument] end) as key
-        ) as named;
-    end;
 
 -- As before, see 0002; and each job knows its line and its batch. One whose task has a limit is put into a line though its caller
 -- does not know.
@@ -569,12 +558,12 @@ begin
         with added as (
             insert into {schema}.jobs as job (
                 task, args, queue, priority, version, due_at, key, tags, redact, retention, lost_limit, origin, trace_context,
-                batch, after, takes, line, state, place
+                batch_id, after, takes, line, state, place
             )
             select
                 spec.job ->> 'task', spec.job -> 'args', coalesce(spec.job ->> 'queue', 'default'),
                 coalesce((spec.job ->> 'priority')::smallint, 0), coalesce((spec.job ->> 'version')::smallint, 1),
-                due.at, waits.key,
+                due.at, named.key,
                 case when jsonb_typeof(spec.job -> 'tags') = 'array'
                      then array(select jsonb_array_elements_text(spec.job -> 'tags')) end,
                 case when jsonb_typeof(spec.job -> 'redact') = 'array'
@@ -591,7 +580,17 @@ begin
                     clock + coalesce((spec.job ->> 'delay')::float8, 0) * interval '1 second'
                 ) as at
             ) as due
-            cross join lateral {schema}.line_for(spec.job) as waits
+            left join {schema}.limits as rule on rule.task = spec.job ->> 'task'
+            cross join lateral (
+                select coalesce(spec.job ->> 'key', case when rule.by_key then spec.job #>> array['args', rule.argument] end) as key
+            ) as named
+            cross join lateral (
+                select coalesce(
+                    (spec.job ->> 'line')::uuid,
+                    {schema}.line_of(rule.task, case when rule.by_key then named.key end)
+                ) as line
+                offset 0  -- made once, and read several times
+            ) as waits
             -- ids are given in this order, which is how the rows find their places again
             order by spec.place
             returning job.id, job.created_at, job.due_at, job.state
@@ -603,7 +602,10 @@ begin
     end if;
 
     for new in
-        select spec.place::integer as place, spec.job, waits.key, waits.line,
+        select spec.place::integer as place, spec.job, named.key,
+               coalesce(
+                    (spec.job ->> 'line')::uuid, {schema}.line_of(rule.task, case when rule.by_key then named.key end)
+               ) as line,
                (spec.job #>> '{unique,digest}')::uuid as digest,
                coalesce((spec.job ->> 'at')::timestamptz, clock + coalesce((spec.job ->> 'delay')::float8, 0) * interval '1 second')
                     as due_at,
@@ -612,7 +614,10 @@ begin
                case when jsonb_typeof(spec.job -> 'redact') = 'array'
                     then array(select jsonb_array_elements_text(spec.job -> 'redact')) end as redact
         from jsonb_array_elements(jobs) with ordinality as spec(job, place)
-        cross join lateral {schema}.line_for(spec.job) as waits
+        left join {schema}.limits as rule on rule.task = spec.job ->> 'task'
+        cross join lateral (
+            select coalesce(spec.job ->> 'key', case when rule.by_key then spec.job #>> array['args', rule.argument] end) as key
+        ) as named
         order by spec.place
     loop
         place := new.place;
@@ -677,7 +682,7 @@ begin
         else
             insert into {schema}.jobs as job (
                 task, args, queue, priority, version, due_at, key, tags, redact, retention, unique_key, lost_limit, origin,
-                trace_context, batch, after, takes, line, state, place
+                trace_context, batch_id, after, takes, line, state, place
             )
             values (
                 new.job ->> 'task', new.job -> 'args', coalesce(new.job ->> 'queue', 'default'),

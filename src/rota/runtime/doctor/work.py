@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rota.app import Rota
 from rota.errors import ConfigurationError
-from rota.jobs.claim import find_lanes
+from rota.jobs.lanes import find_lanes
 from rota.pollers.check import PollerCheck, check_poller
 from rota.pollers.sessions import Sessions
 from rota.postgres.query import Query, many, scalar, statement

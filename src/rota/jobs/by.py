@@ -1,0 +1,96 @@
+"""What two jobs of a task have in common: a key, made of the arguments of a call as `by=...` says."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from datetime import date, time
+from typing import Any
+
+from rota.errors import ConfigurationError, InvalidArguments
+from rota.jobs.arguments import LIMIT, Signature
+from rota.jobs.conversion.build import Builder
+from rota.jobs.conversion.plain import Room, brief, shown
+
+__all__ = ["By", "Key"]
+
+Key = Callable[..., object] | str
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """How the key of a call is made: by a function of some arguments, or the argument of this name; `kind` says what for."""
+
+    by: Key
+    kind: str  # Unique, Limit
+    noun: str  # unique key, limit key
+
+    def check(self, signature: Signature) -> None:
+        """Refuse a function of what the task does not have, where it is declared rather than at the first enqueue."""
+        if callable(self.by):
+            asked = set(_asked(self.by) or ())
+            if not asked <= set(signature.names):
+                raise ConfigurationError(
+                    f"{self.kind}(by=...) asks for {', '.join(sorted(asked - set(signature.names)))}, and the task has only "
+                    f"{', '.join(signature.names) or 'no parameters'}. Name the function's parameters after the task's."
+                )
+
+    def of(self, task: str, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """The key of a call with these arguments, which fit. Raises InvalidArguments."""
+        refused = f"Task {task!r} was not enqueued:"
+        values = signature.values(args, kwargs)
+        if isinstance(self.by, str):
+            asked, key = self.by, values[self.by]
+        else:
+            names = _asked(self.by)
+            given = values if names is None else {name: values[name] for name in names}
+            asked = f"a function of {', '.join(given) or 'nothing'}"
+            try:
+                key = self.by(**given)
+            except Exception as error:
+                raise InvalidArguments(
+                    f"{refused} its {self.noun}, {asked}, failed with {brief(error)}. Let {self.kind}(by=...) return a key for "
+                    f"every call that fits, or enqueue without {self.kind.lower()}."
+                ) from error
+        if key is None:
+            raise InvalidArguments(
+                f"{refused} its {self.noun}, {asked}, is None, which would make it the same as every other such call. Return a "
+                f"key, or enqueue without {self.kind.lower()}."
+            )
+        try:
+            return _text(key)
+        except Exception as error:
+            raise InvalidArguments(
+                f"{refused} its {self.noun}, {asked}, is {shown(key)}, and nothing says how to write that so that equal keys are "
+                "the same text everywhere. Use text, numbers, or lists of these."
+            ) from error
+
+
+def _text(key: object) -> str:
+    """A key as text that is the same in every process."""
+    text = _written(key)
+    # what is text as JSON is its own key, as someone would write it in SQL
+    return str(json.loads(text)) if text.startswith('"') else text
+
+
+def _written(key: object) -> str:
+    return json.dumps(key, sort_keys=True, default=_plain)
+
+
+def _plain(value: object) -> object:
+    """What JSON has no form for, as it is stored as an argument. Raises Unconvertible or Mismatch."""
+    if isinstance(value, date | time):  # datetimes too, which need no time zone to be told apart
+        return value.isoformat()
+    if isinstance(value, Set):
+        return sorted(_written(each) for each in value)
+    return Builder().build(type(value)).encode(value, Room(LIMIT))
+
+
+def _asked(function: Callable[..., object]) -> list[str] | None:
+    """The names of the arguments that a function wants; None for all of them."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return None
+    return [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_POSITIONAL]
