@@ -190,18 +190,25 @@ begin
     order by job.line
     on conflict (id) do update set task = excluded.task;
     -- the trigger below sees to the rest
-    update {schema}.jobs as job
-    set place = coming.place
-    from (
+    with chosen as materialized (
+        select
+            job.id, job.priority,
+            -- no worker may have told yet what the task says
+            coalesce(rule.by_key, job.line <> {schema}.line_of(job.task, null)) as by_key
+        from {schema}.jobs as job
+        left join {schema}.limits as rule on rule.task = job.task
+        where job.id = any (ids)
+        order by job.id
+    ), coming as materialized (
         select
             chosen.id,
             nextval(pg_get_serial_sequence($name${schema}.jobs$name$, 'id'))
-                + case when rule.by_key then 0 else (32767 - chosen.priority)::bigint << 47 end as place
-        from (
-            select job.id, job.task, job.priority from {schema}.jobs as job where job.id = any (ids) order by job.id
-        ) as chosen
-        left join {schema}.limits as rule on rule.task = chosen.task
-    ) as coming
+                + case when chosen.by_key then 0 else (32767 - chosen.priority)::bigint << 47 end as place
+        from chosen
+    )
+    update {schema}.jobs as job
+    set place = coming.place
+    from coming
     where job.id = coming.id;
 end
 $place_jobs$;

@@ -1,0 +1,147 @@
+"""What `Limit(...)` takes, and what of it ends up in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from rota import ConfigurationError, InvalidArguments, Limit
+from rota.jobs.enqueue import digest
+from rota.testing import TestRota
+
+
+@pytest.fixture
+def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(rota_database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"running": 0}, "running is 0"),
+        ({"running": -1}, "running is -1"),
+        ({"running": True}, "running is True"),
+        ({"running": 1.5}, "running is 1.5"),
+        ({"running": 2**31}, "running is 2147483648"),
+        ({"rate": "fast"}, "rate"),
+        ({"rate": "0/1s"}, "rate"),
+        ({"rate": 5}, "rate is 5"),
+        ({"running": 1, "by": ""}, "by is ''"),
+        ({"running": 1, "by": 7}, "by is 7"),
+        ({"running": 1, "retries": "never"}, "retries is 'never'"),
+        ({}, "it says nothing"),
+    ],
+)
+def test_a_limit_that_cannot_hold_is_refused_where_it_is_declared_with_the_field_named(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Limit(**options)
+
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (Limit(running=1, by="order"), "order"),
+        (Limit(running=1, by=lambda order: order), "order"),
+        ("1", "limit cannot be '1'"),
+        (True, "limit cannot be True"),
+        (0, "running is 0"),
+    ],
+)
+def test_a_key_of_what_the_task_does_not_have_is_refused_where_it_is_declared(
+    rota_app: TestRota, limit: Any, said: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+
+        @rota_app.task(limit=limit)
+        async def ship(parcel: int) -> None: ...
+
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("key", [None, object(), lambda: 1], ids=["none", "object", "function"])
+async def test_a_call_whose_key_is_no_text_is_refused_and_nothing_is_stored(rota_app: TestRota, key: Any) -> None:
+    @rota_app.task(limit=Limit(running=1, by=lambda order: key))
+    async def ship(order: int) -> None: ...
+
+    with pytest.raises(InvalidArguments, match="limit key"):
+        await ship.enqueue(7)
+    assert await rota_app.jobs.list() == []
+
+
+async def test_the_key_is_what_the_limit_is_by_unless_one_is_given(rota_app: TestRota) -> None:
+    @rota_app.task(limit=Limit(running=1, by=lambda order: f"order-{order}"))
+    async def ship(order: int, note: str = "") -> None: ...
+
+    jobs = await rota_app.enqueue_many([ship.bind(1), ship.bind(1, note="x"), ship.using(key="other").bind(1)])
+    long = await rota_app.enqueue_many([ship.using(key="a" * 500).bind(1)])
+
+    assert [job.key for job in jobs] == ["order-1", "order-1", "other"]
+    assert {job.state for job in (*jobs, *long)} == {"blocked"}
+
+
+async def test_python_and_sql_find_the_same_line(rota_app: TestRota, db: psycopg.Connection[Any]) -> None:
+    @rota_app.task(name="ship", limit=Limit(running=1, by="order"))
+    async def ship(order: str) -> None: ...
+
+    await rota_app.drain()  # a worker writes down what tasks declare
+    await ship.enqueue("ü 7")
+    db.execute("select rota.enqueue('ship', '{\"order\": \"ü 7\"}')")
+    db.execute("select rota.enqueue('ship', '{\"order\": \"other\"}', key => 'ü 7')")
+
+    lines = db.execute("select distinct line from rota.jobs").fetchall()
+    assert lines == [(digest("ship", "ü 7"),)]
+
+
+async def test_a_key_of_any_length_has_a_line(rota_app: TestRota) -> None:
+    @rota_app.task(limit=Limit(running=1, by="path"))
+    async def read(path: str) -> None: ...
+
+    keys = [(await read.enqueue(path)).key for path in ("x" * 10_000, "x" * 10_001, "")]
+
+    assert len(set(keys)) == 3
+    assert await rota_app.drain() == 3
+
+
+async def test_what_a_worker_declares_replaces_what_was_and_is_lifted_when_nobody_has_it(
+    rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    def declared() -> list[tuple[Any, ...]]:
+        return db.execute("select task, running, rate_count, rate_seconds, by_key, hold from rota.limits").fetchall()
+
+    @rota_app.task(name="a", limit=Limit(running=3, rate="100/1m"))
+    async def first() -> None: ...
+
+    await rota_app.drain()
+    assert declared() == [("a", 3, 100, 60.0, False, False)]
+
+    rota_app.tasks._tasks.clear()
+
+    @rota_app.task(name="a", limit=Limit(running=1, by="n", retries="hold_line"))
+    async def second(n: int) -> None: ...
+
+    await rota_app.drain()
+    assert declared() == [("a", 1, None, None, True, True)]
+
+    rota_app.tasks._tasks.clear()
+
+    @rota_app.task(name="a")
+    async def third() -> None: ...
+
+    db.execute(
+        "insert into rota.members (id, name, host, pid, release, expires_at, work) "
+        "values (gen_random_uuid(), 'm', 'h', 1, '0', now() + interval '1 hour', '{\"limited\": [\"a\"]}')"
+    )
+    await rota_app.drain()
+    assert declared() == [("a", 1, None, None, True, True)]  # someone else goes by it
+
+    db.execute("update rota.members set ended_at = now(), end_reason = 'left' where name = 'm'")
+    await rota_app.drain()
+    assert declared() == []
