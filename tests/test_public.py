@@ -23,7 +23,7 @@ PUBLIC = """
     Explanation Letter Erased Schedule ScheduleDefinition ScheduleRun SchedulesPut Exclude Term current_job
     DrainMiddleware draining
     RotaError AppNotFound ClaimLost ConfigurationError DatabaseUnavailable EmbeddedError ForeignDatabase ForkedProcess
-    InvalidArguments InvalidDsn JobCancelled JobExists JobFailed JobNotFound LeadershipHeld LeadershipLost LockHeld
+    InvalidArguments InvalidDsn JobCancelled JobExists JobFailed JobNotFound LeadershipHeld LeadershipLost Limit LockHeld
     NotPossible PayloadTooLarge ScheduleNotFound SchemaMismatch UnknownTask WaitTimedOut __version__
 """
 

@@ -973,7 +973,7 @@ async def test_a_body_that_kills_its_child_is_buried_and_its_neighbours_in_the_w
     killer = await app.enqueue(tasks.be_killed.bind())
     working = asyncio.create_task(app.work(drain=True))
 
-    await until(lambda: app.jobs.get_sync(killer.id).state == "dead", what="the third loss buries it")
+    await until(lambda: app.jobs.get_sync(killer.id).state == "dead", timeout=30, what="the third loss buries it")
     (tmp_path / "go").touch()
     await working
 

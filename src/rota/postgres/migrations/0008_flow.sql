@@ -720,3 +720,11 @@ begin
     end loop;
 end
 $put_jobs$;
+
+-- They write with the owner's rights: nobody has them without being given them.
+revoke execute on function
+    {schema}.refresh_lines(uuid[], uuid[]),
+    {schema}.place_jobs(bigint[]),
+    {schema}.lines_follow(),
+    {schema}.jobs_arrive()
+from public;
