@@ -186,7 +186,7 @@ def test_while_a_handler_takes_its_time_no_transaction_of_ours_is_open(
 
     until_sync(sampled, timeout=seconds * 2 + 30, what="all are polled")
 
-    assert max(oldest) < 1
+    assert max(oldest) < 2  # and not the three seconds of a handler
     assert len(oldest) > 10
     assert visits(db) == Counter(dict.fromkeys(range(1, 21), 1))
     assert "lost" not in worker.output()

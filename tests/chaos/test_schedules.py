@@ -101,7 +101,7 @@ def test_each_second_has_one_run_while_leaders_are_killed_and_a_clock_is_off(
     )
     print(f"longest {max(calm) * 1000:.0f} ms late; in failovers at most {max(late.values())}")
     # beside other tests, a half of them tells more than the worst
-    assert statistics.median(calm) < 0.1
+    assert statistics.median(calm) < (0.1 if LONG else 0.3)
     if LONG:
         assert calm[math.ceil(0.99 * len(calm)) - 1] < 0.1
 

@@ -280,7 +280,7 @@ async def test_a_stop_while_idle_is_immediate(app: TestRota, rota_worker: StartW
     worker = rota_worker(APP)
 
     worker.terminate()
-    assert worker.wait(5) == 0
+    assert worker.wait(20) == 0
 
     assert "drained: 0 finished, 0 handed back" in worker.output()
     assert "WARNING" not in worker.output()

@@ -187,7 +187,7 @@ def test_a_signal_before_it_serves_is_not_lost(app: TestRota, serve: Serve) -> N
 
     server.signal()
 
-    assert server.wait(5) == 0
+    assert server.wait(20) == 0
     until_sync(lambda: server.said() == ["starting", "interrupted"])
 
 
@@ -222,4 +222,4 @@ def test_a_signal_while_the_application_is_imported_ends_it_in_order(app: TestRo
 
     server.signal()
 
-    assert server.wait(5) == 0
+    assert server.wait(20) == 0
