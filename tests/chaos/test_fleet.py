@@ -351,7 +351,7 @@ def test_a_start_that_was_orphaned_before_it_knew_what_to_do_ends(tmp_path: Path
             "its app, its address or an option is wrong",
             marks=pytest.mark.long,
         ),
-        (APP.replace("Rota()", 'Rota(schema="elsewhere")'), 5, "rota migrate"),
+        pytest.param(APP.replace("Rota()", 'Rota(schema="elsewhere")'), 5, "rota migrate", marks=pytest.mark.long),
     ],
     ids=["no app", "no tables"],
 )

@@ -171,6 +171,7 @@ async def test_a_failure_after_the_cancel_is_no_reason_to_try_again(rota_app: Te
     assert (await job.refresh()).attempt == 1
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 async def test_a_cancelled_job_whose_worker_is_killed_ends_as_cancelled_and_is_not_queued(
     rota_app: TestRota, rota_worker: StartWorker

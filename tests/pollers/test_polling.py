@@ -273,6 +273,7 @@ def fetch(feed: dict) -> None:
 """
 
 
+@pytest.mark.long
 async def test_a_thread_that_outstays_the_grace_does_not_keep_the_worker_from_ending(
     db: Db, rota_worker: Callable[..., WorkerProcess]
 ) -> None:

@@ -536,6 +536,7 @@ values = (
 )  # fmt: skip
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(st.data())
 def test_every_kind_of_record_has_the_values_of_the_row_and_its_own_defaults(data: st.DataObject) -> None:

@@ -92,6 +92,7 @@ async def test_a_job_nobody_was_woken_for_is_found_by_polling(
     assert await quiet.wait(10) == 2
 
 
+@pytest.mark.long
 async def test_a_delayed_job_starts_when_it_is_due_without_being_woken(
     rota_app: TestRota, rota_worker: type[WorkerProcess]
 ) -> None:

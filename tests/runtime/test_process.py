@@ -75,7 +75,7 @@ def handed_back(app: TestRota, job: int) -> bool:
     return (now.state, now.attempt, now.losses) == ("queued", 0, 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT])
 def test_it_says_that_it_stops_what_it_hands_back_and_how_long_it_took(
     app: TestRota, rota_worker: StartWorker, number: signal.Signals
 ) -> None:
@@ -165,7 +165,7 @@ def test_a_thread_of_someone_elses_does_not_keep_a_process_that_has_stopped(
     assert "has not ended by itself" in worker.output()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_signal_while_the_app_is_imported_ends_it_within_a_second(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "slow.py").write_text(
         f"import pathlib, time\npathlib.Path({str(tmp_path)!r}, 'here').touch()\ntime.sleep(60)"
@@ -186,6 +186,7 @@ def test_a_refused_database_is_waited_for_and_a_signal_ends_the_wait_within_a_se
         assert took_to_stop(worker) < 3
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_a_database_that_says_nothing_does_not_hold_up_the_end_either() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -211,9 +212,10 @@ def _end(worker: WorkerProcess, number: signal.Signals = signal.SIGTERM) -> None
     assert worker.wait(20) == 0
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 @pytest.mark.direct("what is cut off is the way to the server")
-@pytest.mark.parametrize("how", ["refused", pytest.param("silent", marks=pytest.mark.long)])
+@pytest.mark.parametrize("how", ["refused", "silent"])
 def test_a_database_that_is_away_at_the_stop_does_not_hold_it_up_beyond_its_deadline(
     app: TestRota, rota_worker: StartWorker, rota_database: str, how: str
 ) -> None:

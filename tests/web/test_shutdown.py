@@ -138,7 +138,7 @@ def test_streams_of_events_get_their_last_chunk_and_websockets_are_closed_as_by_
         assert server.wait(20) == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_second_signal_hands_back_at_once(app: TestRota, serve: Serve, number: int) -> None:
     server = serve(window=30, env={"ROTA_GRACE": "60"}).wait_until_ready()
     job = running(app, server, 60)
