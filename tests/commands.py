@@ -50,7 +50,7 @@ class Command:
     def err(self) -> str:
         return self._err.read_text()
 
-    def wait_for(self, text: str, times: int = 1, timeout: float = 30) -> None:
+    def wait_for(self, text: str, times: int = 1, timeout: float = 60) -> None:
         """Return when it has said this so many times; fails when it ends before."""
 
         def said() -> bool:
@@ -65,7 +65,7 @@ class Command:
         except AssertionError as error:
             raise AssertionError(f"Waited {timeout:g} s for {text!r}. It said:\n{self.err}") from error
 
-    def wait(self, timeout: float = 40) -> int:
+    def wait(self, timeout: float = 90) -> int:
         return self.process.wait(timeout)
 
     def interrupt(self) -> None:

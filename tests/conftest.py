@@ -72,8 +72,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "postgres_version" in metafunc.fixturenames:
-        versions = server_versions(metafunc.config.getoption("--postgres"))
-        if metafunc.definition.get_closest_marker("one_server"):
+        options = metafunc.config.option
+        versions = server_versions(options.postgres)
+        # what is left out anyway is not made first: every process of a run collects all tests
+        if metafunc.definition.get_closest_marker("one_server") or not (options.long or options.rest):
             versions = versions[:1]
         ids = [f"pg{version}" for version in versions]
         metafunc.parametrize("postgres_version", versions, ids=ids, indirect=True, scope="session")

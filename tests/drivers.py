@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 import django
 import psycopg
+import pytest
 import sqlalchemy
 from django.conf import settings
 from django.db import connection as django_connection
@@ -204,3 +205,11 @@ ASYNC = {
     "sqlalchemy_session_asyncpg": on_asyncpg(sqlalchemy_async_session),
     "sqlalchemy_scoped_session": sqlalchemy_async_scoped_session,
 }
+
+
+def opened_by(drivers: dict[str, Any], *short: str) -> list[Any]:
+    """The parameters of a fixture: by default these, in the long form all. Each is in the short form of some tests."""
+    return [
+        pytest.param(opening, id=name, marks=[] if name in short else [pytest.mark.long])
+        for name, opening in drivers.items()
+    ]

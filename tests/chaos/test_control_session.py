@@ -75,7 +75,7 @@ async def test_a_blocked_event_loop_does_not_cost_the_lease(rota_app: TestRota) 
     ended, _ = await asyncio.gather(watching, short.work(drain=True))
 
     assert ended == []
-    assert await job.wait(5) == "done"
+    assert await job.wait(20) == "done"
     assert (await job.refresh()).attempt == 1
 
 

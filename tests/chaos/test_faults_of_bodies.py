@@ -59,6 +59,7 @@ def admin(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
+@pytest.mark.long
 def test_a_body_that_stops_all_threads_past_the_lease_is_fenced_and_run_once_more(
     rota_app: TestRota, rota_worker: StartWorker, app_file: Path, tmp_path: Path
 ) -> None:

@@ -137,6 +137,7 @@ def only_new() -> str:
 """
 
 
+@pytest.mark.long
 def test_two_releases_share_a_database_and_each_runs_what_it_knows(
     rota_app: TestRota, rota_worker: StartWorker, tmp_path: Path
 ) -> None:

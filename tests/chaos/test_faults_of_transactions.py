@@ -223,6 +223,7 @@ async def test_an_operators_lock_holds_up_no_more_than_what_it_is_on(
     assert worker.returncode is None
 
 
+@pytest.mark.long
 async def test_an_operators_lock_on_a_running_job_holds_up_no_other_outcome(
     rota_app: TestRota, rota_worker: StartWorker, tmp_path: Path
 ) -> None:
@@ -293,6 +294,7 @@ async def test_an_operators_lock_on_a_running_job_holds_up_no_other_that_is_hand
         assert [(job.state, job.attempt) for job in left] == [("running", 1)] + [("queued", 0)] * 4
 
 
+@pytest.mark.long
 async def test_an_outcome_that_cannot_be_stored_at_all_holds_up_no_other(
     rota_app: TestRota, rota_worker: StartWorker, admin: Admin, tmp_path: Path
 ) -> None:

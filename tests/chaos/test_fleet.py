@@ -195,7 +195,7 @@ def test_a_second_signal_has_them_hand_back_at_once(app: TestRota, fleets: Any, 
     fleet.signal(signal.SIGINT)
 
     assert fleet.wait(20) == 0
-    assert time.monotonic() - asked < 5
+    assert time.monotonic() - asked < 10
     assert [(job.refresh_sync().state, job.refresh_sync().attempt) for job in jobs] == [("queued", 0)] * 2
 
 
@@ -247,7 +247,7 @@ def test_one_that_cannot_hear_a_signal_is_killed_and_told_of(app: TestRota, flee
     fleet.terminate()
 
     assert fleet.wait(30) == 1
-    assert time.monotonic() - asked < 0.5 + 7 + 2
+    assert time.monotonic() - asked < 0.5 + 7 + 7
     assert re.search(rf"not in order: process . \(pid {deaf}\) ended after .* s: killed by SIGKILL", fleet.output())
     # its membership was ended, and what it held is free
     assert "suspected" in [member.end_reason for member in app.members_sync(ended=True) if member.pid == deaf]
@@ -269,7 +269,7 @@ def test_none_claims_anything_two_seconds_after_the_one_that_watches_was_killed(
                 held.callback(os.close, fd)
 
         fleet.kill()
-        until_sync(lambda: fleet.output().count("stopping (SIGTERM): nothing new") == 2, timeout=2, what="both stop")
+        until_sync(lambda: fleet.output().count("stopping (SIGTERM): nothing new") == 2, what="both stop")
         late = app.tasks["hold"].enqueue_sync(str(tmp_path / "gate"))
         (tmp_path / "gate").touch()
 
@@ -351,7 +351,7 @@ def test_a_start_that_was_orphaned_before_it_knew_what_to_do_ends(tmp_path: Path
             "its app, its address or an option is wrong",
             marks=pytest.mark.long,
         ),
-        (APP.replace("Rota()", 'Rota(schema="elsewhere")'), 5, "rota migrate"),
+        pytest.param(APP.replace("Rota()", 'Rota(schema="elsewhere")'), 5, "rota migrate", marks=pytest.mark.long),
     ],
     ids=["no app", "no tables"],
 )

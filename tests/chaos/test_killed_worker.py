@@ -78,6 +78,7 @@ async def test_a_killed_workers_jobs_are_taken_over_within_two_seconds_and_none_
     assert delays[len(delays) // 2] < 1.5, delays
 
 
+@pytest.mark.long
 async def test_a_new_worker_takes_over_from_one_that_died_with_nobody_watching(
     rota_app: TestRota, rota_worker: StartWorker
 ) -> None:
@@ -93,6 +94,7 @@ async def test_a_new_worker_takes_over_from_one_that_died_with_nobody_watching(
     assert heir.returncode is None
 
 
+@pytest.mark.long
 async def test_a_starting_worker_never_touches_what_a_live_one_holds(
     rota_app: TestRota, rota_worker: StartWorker
 ) -> None:

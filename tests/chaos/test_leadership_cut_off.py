@@ -89,6 +89,7 @@ def test_a_leader_that_is_cut_off_without_a_word_stops_before_the_next_begins(ar
         followed_in_time(arena, network.blackhole, network.heal, broken)
 
 
+@pytest.mark.long
 def test_a_leader_whose_link_goes_down_stops_before_the_next_begins(arena: Arena) -> None:
     """In a network of its own, where the kernel swallows what is sent, and knows for how long it waits for an answer."""
     try:

@@ -28,6 +28,7 @@ def arena(rota_database: str, tmp_path: Path) -> Iterator[Arena]:
         yield arena
 
 
+@pytest.mark.long
 def test_who_waits_leads_within_a_tenth_of_a_second_of_a_resignation_or_a_stop(arena: Arena) -> None:
     for who in "abcd":
         arena.start(who)
@@ -95,6 +96,7 @@ async def indexer(term):
 """
 
 
+@pytest.mark.long
 async def test_a_worker_that_stops_and_one_whose_supervisor_saw_it_die_are_followed_at_once(
     rota_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def test_a_healthy_leader_keeps_its_term_when_the_server_restarts(server: OwnSer
     assert arena.violations() == []
 
 
+@pytest.mark.long
 def test_a_crash_of_one_session_which_ends_all_of_them_costs_no_term(arena: Arena, admin: Admin) -> None:
     os.kill(admin.info.backend_pid, signal.SIGKILL)
     until_sync(lambda: not refused(arena.dsn), what="the server has recovered")

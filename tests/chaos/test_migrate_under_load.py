@@ -57,7 +57,7 @@ async def test_workers_go_on_while_the_schema_grows(rota_app: TestRota, tmp_path
                 migrate, Connector(Dsn(dsn), "migrate"), "rota", known=[*known, migration], waiting=waits.append
             )
             task = asyncio.create_task(migrating)
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(2.5)
             operator.rollback()
         assert [m.number for m in await task] == [migration.number]
         known.append(migration)
@@ -70,7 +70,7 @@ async def test_workers_go_on_while_the_schema_grows(rota_app: TestRota, tmp_path
 
     assert len(finished) == enqueued
     assert len(waits) > 0
-    assert max(later - earlier for earlier, later in pairwise(finished)) < 1.0
+    assert max(later - earlier for earlier, later in pairwise(finished)) < 2  # and not as long as the operator
     with psycopg.connect(dsn) as connection:
         assert connection.execute("select count(*) from rota.attempts").fetchone() == (0,)
         assert connection.execute("select count(*) from rota.history where attempt = 1").fetchone() == (enqueued,)

@@ -88,6 +88,7 @@ print((stats := asyncio.run(visit.run_once(max_rows=10))).claimed, stats.complet
 """
 
 
+@pytest.mark.long
 def test_five_processes_take_ten_of_a_hundred_each_and_fifty_distinct_ones_in_all(
     db: Db, rota_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +132,7 @@ def test_rows_of_a_killed_process_are_polled_by_others_and_none_is_left(
     until_sync(lambda: not db.execute("select from rota.poll_claims").fetchall(), what="nothing is remembered of them")
 
 
+@pytest.mark.long
 def test_a_process_frozen_past_its_lease_is_followed_and_stamps_nothing_when_it_wakes(
     rota_app: TestRota, rota_worker: StartWorker, db: Db, tmp_path: Path
 ) -> None:
@@ -186,7 +188,7 @@ def test_while_a_handler_takes_its_time_no_transaction_of_ours_is_open(
 
     until_sync(sampled, timeout=seconds * 2 + 30, what="all are polled")
 
-    assert max(oldest) < 1
+    assert max(oldest) < 2  # and not the three seconds of a handler
     assert len(oldest) > 10
     assert visits(db) == Counter(dict.fromkeys(range(1, 21), 1))
     assert "lost" not in worker.output()

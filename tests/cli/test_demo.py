@@ -69,8 +69,11 @@ def test_short_demo_on_a_given_database_counts_what_was_there_apart(tmp_path: Pa
     )
 
 
-def test_demo_kills_a_worker_and_loses_nothing(tmp_path: Path) -> None:
-    with Command("demo", "--seconds", "6", folder=tmp_path) as demo:
+@pytest.mark.parametrize(
+    "workers", [["--workers", "2"], pytest.param([], marks=pytest.mark.long)], ids=["two", "as by default"]
+)
+def test_demo_kills_a_worker_and_loses_nothing(tmp_path: Path, workers: list[str]) -> None:
+    with Command("demo", "--seconds", "6", *workers, folder=tmp_path) as demo:
         assert demo.wait() == 0, demo.err
 
         assert re.search(
@@ -107,6 +110,7 @@ def test_interrupt_on_a_terminal_leaves_it_as_before_and_no_process_behind(tmp_p
     os.close(terminal)
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_workers_end_with_a_demo_that_is_killed(tmp_path: Path, rota_database: str) -> None:
     with Command("demo", "--seconds", "60", "--workers", "1", "--dsn", rota_database, folder=tmp_path) as demo:

@@ -114,7 +114,9 @@ def test_what_a_worker_held_that_crashed_is_free_when_that_is_told(tmp_path: Pat
 
 
 @pytest.mark.one_server
-@pytest.mark.parametrize("reloads", [2, pytest.param(5, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "reloads", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(5, marks=pytest.mark.long)]
+)
 def test_reloads_lose_no_work_and_charge_none(tmp_path: Path, rota_database: str, reloads: int) -> None:
     """What runs finishes within the grace, or ends at its next checkpoint and goes on in the next worker."""
     file = tmp_path / "tasks.py"
@@ -232,10 +234,12 @@ def test_dsn_beats_the_one_in_the_code_and_stands_on_no_command_line(tmp_path: P
     ("files", "arguments", "said"),
     [
         ({}, [], "there is no main.py, app.py, tasks.py or jobs.py that makes a Rota"),
-        ({"main.py": "print('rota')"}, [], "'main.py' holds no Rota"),
+        pytest.param({"main.py": "print('rota')"}, [], "'main.py' holds no Rota", marks=pytest.mark.long),
         ({"main.py": "from rota import Rota\na = Rota()\nb = Rota()"}, [], "holds 2 Rotas. main holds a, b"),
-        ({"pyproject.toml": "[tool.rota]\napp = 'gone:app'"}, [], "There is no module 'gone'"),
-        ({}, ["gone.py"], "There is no file 'gone.py'"),
+        pytest.param(
+            {"pyproject.toml": "[tool.rota]\napp = 'gone:app'"}, [], "There is no module 'gone'", marks=pytest.mark.long
+        ),
+        pytest.param({}, ["gone.py"], "There is no file 'gone.py'", marks=pytest.mark.long),
     ],
 )
 def test_no_app_is_told_at_once(

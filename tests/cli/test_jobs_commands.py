@@ -323,7 +323,7 @@ def ended(rota_app: TestRota) -> dict[str, str]:
     return {name: str(id) for name, id in ids.items()}
 
 
-@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+@pytest.mark.parametrize("dry", [[], pytest.param(["--dry-run"], marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("verb", "how", "code", "says"),
     [

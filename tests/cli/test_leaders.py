@@ -79,6 +79,7 @@ def test_changes_are_shown_while_one_watches(app: Rota, tmp_path: Path) -> None:
             assert watching.wait() == 0
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_who_watches_a_name_that_nobody_has_led_is_told_so_once(app: Rota, tmp_path: Path) -> None:
     options = ("--every", "20ms", "--dsn", app.database.dsn.conninfo)
@@ -151,6 +152,7 @@ def test_only_the_term_that_was_meant_is_asked_to_end(rota: Run, app: Rota) -> N
         assert rota("leaders", "resign", "nightly", "--epoch", str(term.epoch), "--dsn", dsn).code == 0
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_one_can_wait_until_a_leader_has_stepped_down(rota: Run, app: Rota, tmp_path: Path) -> None:
     dsn = app.database.dsn.conninfo
@@ -282,7 +284,9 @@ def test_a_program_is_started_when_its_turn_comes_and_not_after_a_signal(app: Ro
     assert [(tmp_path / name).exists() for name in ("early", "ran")] == [False, True]
 
 
-@pytest.mark.parametrize("name", ["TERM", "HUP", "QUIT"])
+@pytest.mark.parametrize(
+    "name", ["TERM", pytest.param("HUP", marks=pytest.mark.long), pytest.param("QUIT", marks=pytest.mark.long)]
+)
 @pytest.mark.one_server
 def test_a_signal_is_passed_on_and_the_program_ends_in_its_own_way(app: Rota, tmp_path: Path, name: str) -> None:
     program = PROGRAM.format(then=f"trap 'echo tidied; exit 5' {name}")
@@ -296,6 +300,7 @@ def test_a_signal_is_passed_on_and_the_program_ends_in_its_own_way(app: Rota, tm
     assert app.leaders.terms_sync("nightly")[0].end_reason == "resigned"
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_a_program_under_nohup_outlives_its_terminal(app: Rota, tmp_path: Path) -> None:
     heeding = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does
@@ -343,6 +348,7 @@ def test_a_program_and_what_it_has_started_end_when_the_term_is_lost(app: Rota, 
     assert "Traceback" not in process.err
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_a_program_and_what_it_has_started_die_with_the_process_that_leads(app: Rota, tmp_path: Path) -> None:
     """Also one that is being stopped, and a program that takes its time."""
@@ -355,6 +361,7 @@ def test_a_program_and_what_it_has_started_die_with_the_process_that_leads(app: 
         until_sync(lambda: not any(is_running(pid) for pid in running), what="they are gone")
 
 
+@pytest.mark.long
 @pytest.mark.one_server
 def test_a_program_ends_in_time_when_the_process_that_leads_is_frozen(rota_database: str, tmp_path: Path) -> None:
     """Its keeper knows until when it may run, and nobody else leads before that."""

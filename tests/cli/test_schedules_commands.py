@@ -260,6 +260,7 @@ def test_times_are_this_machines_and_say_so(sched: Run, rota_app: TestRota, monk
     assert "next       2040-01-31 10:00:00 CET\n" in shown
 
 
+@pytest.mark.long
 def test_a_task_is_known_while_a_worker_that_has_it_runs(
     sched: Run, rota_app: TestRota, app_file: str, dsn: str, tmp_path: Path
 ) -> None:
@@ -536,6 +537,7 @@ def test_check_refuses_what_is_wrong_with_two_and_the_reason(rota: Run, wrong: l
     assert (refused.code, refused.out, told in refused.err) == (2, "", True), refused.err
 
 
+@pytest.mark.long
 @pytest.mark.direct("a change is found by polling there, and not at once")
 def test_a_change_reaches_a_running_worker_at_once(rota_app: TestRota, sched: Run, tmp_path: Path, dsn: str) -> None:
     file = tmp_path / "app.py"

@@ -65,7 +65,7 @@ def rows(dsn: str, sql: str) -> list[Any]:
         return db.execute(sql).fetchall()
 
 
-@pytest.mark.parametrize("hours", [-1, 1])
+@pytest.mark.parametrize("hours", [-1, pytest.param(1, marks=pytest.mark.long)])
 async def test_a_worker_whose_clock_is_an_hour_off_changes_nothing(
     rota_app: TestRota, rota_database: str, rota_worker: StartWorker, tmp_path: Path, hours: int
 ) -> None:

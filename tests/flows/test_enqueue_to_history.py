@@ -69,7 +69,7 @@ def test_a_sync_task_runs_in_a_thread_and_sync_code_can_do_it_all(rota_app: Test
     job = where.enqueue_sync()
     rota_app.drain_sync()
 
-    assert job.wait_sync(5).startswith("rota-task")
+    assert job.wait_sync(20).startswith("rota-task")
     assert rota_app.jobs.get_sync(job.id).state == "succeeded"
     assert [found.id for found in rota_app.jobs.list_sync()] == [job.id]
 

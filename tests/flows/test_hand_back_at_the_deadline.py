@@ -90,7 +90,11 @@ def noted(admin: psycopg.Connection[Any], what: str) -> list[int]:
 
 @pytest.mark.parametrize(
     ("kind", "begins_at"),
-    [("saved before", 7), ("saves when cancelled", 8), pytest.param("saves when told", 9, marks=pytest.mark.long)],
+    [
+        pytest.param("saved before", 7, marks=pytest.mark.long),
+        ("saves when cancelled", 8),
+        pytest.param("saves when told", 9, marks=pytest.mark.long),
+    ],
 )
 def test_a_job_resumes_on_a_peer_from_what_it_saved_at_once_and_free_of_charge(
     rota_app: TestRota, rota_worker: StartWorker, admin: psycopg.Connection[Any], kind: str, begins_at: int

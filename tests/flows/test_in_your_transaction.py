@@ -16,6 +16,7 @@ from tests.drivers import (
     User,
     asyncpg_connection,
     django_wrapper,
+    opened_by,
     psycopg_async,
     psycopg_connection,
     sqlalchemy_connection,
@@ -30,13 +31,13 @@ from rota.testing import TestRota
 pytestmark = pytest.mark.one_server  # what is shown here is up to the drivers
 
 
-@pytest.fixture(params=SYNC.values(), ids=SYNC.keys())
+@pytest.fixture(params=opened_by(SYNC, "psycopg", "sqlalchemy_scoped_session", "django_wrapper"))
 def user(request: pytest.FixtureRequest, rota_database: str) -> Iterator[User]:
     with request.param(rota_database) as opened:
         yield opened
 
 
-@pytest.fixture(params=ASYNC.values(), ids=ASYNC.keys())
+@pytest.fixture(params=opened_by(ASYNC, "asyncpg_pooled", "sqlalchemy_connection_asyncpg", "sqlalchemy_scoped_session"))
 def opening(request: pytest.FixtureRequest) -> Any:
     return request.param
 

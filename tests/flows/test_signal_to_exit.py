@@ -90,7 +90,7 @@ async def running(app: TestRota, count: int) -> None:
     await until(there, what=f"{count} running jobs")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 async def test_running_jobs_finish_and_the_process_leaves(app: TestRota, rota_worker: StartWorker, number: int) -> None:
     worker = rota_worker(APP)
     jobs = [await app.tasks[name].enqueue(0.5) for name in ("nap", "nap_in_a_thread")]
@@ -150,6 +150,7 @@ async def test_what_may_begin_only_once_is_buried_when_its_worker_goes(
     assert again.id != job.id
 
 
+@pytest.mark.long
 async def test_what_does_not_finish_in_time_is_handed_back_without_costing_an_attempt(
     app: TestRota, rota_worker: StartWorker
 ) -> None:
@@ -164,6 +165,7 @@ async def test_what_does_not_finish_in_time_is_handed_back_without_costing_an_at
     assert [(job.state, job.attempt, job.losses, job.errors) for job in settled] == [("queued", 0, 0, ())] * 2
 
 
+@pytest.mark.long
 async def test_a_second_signal_hands_running_jobs_back_at_once(app: TestRota, rota_worker: StartWorker) -> None:
     worker = rota_worker(APP)
     job = await app.tasks["nap"].enqueue(60)
@@ -255,9 +257,9 @@ async def test_a_body_that_ignores_its_cancellation_is_not_waited_for_and_its_ou
 @pytest.mark.parametrize(
     ("name", "arguments", "left"),
     [
-        ("stubborn", [], "1 coroutine(s) refuse to be cancelled"),
+        pytest.param("stubborn", [], "1 coroutine(s) refuse to be cancelled", marks=pytest.mark.long),
         ("nap_in_a_thread", [3600], "1 thread(s) are still in the body of a task"),
-        ("nap_beside", [3600], "1 thread(s) are still in the body of a task"),
+        pytest.param("nap_beside", [3600], "1 thread(s) are still in the body of a task", marks=pytest.mark.long),
     ],
 )
 async def test_a_body_that_cannot_be_ended_does_not_keep_the_process_and_is_told_of(
@@ -280,7 +282,7 @@ async def test_a_stop_while_idle_is_immediate(app: TestRota, rota_worker: StartW
     worker = rota_worker(APP)
 
     worker.terminate()
-    assert worker.wait(5) == 0
+    assert worker.wait(20) == 0
 
     assert "drained: 0 finished, 0 handed back" in worker.output()
     assert "WARNING" not in worker.output()

@@ -73,7 +73,7 @@ async def test_a_term_is_given_up_at_once_while_a_job_still_runs(rota_app: TestR
     assert [each.state for each in rota_app.workings] == ["stopping"]
     go_on.set()
     await working
-    assert await job.wait(5) == "finished"
+    assert await job.wait(20) == "finished"
 
 
 async def test_a_stage_that_cannot_be_stopped_keeps_nobody_from_leaving(
@@ -133,7 +133,7 @@ async def test_who_waits_for_it_can_be_cancelled() -> None:
     await awaited
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(working, 5)
+        await asyncio.wait_for(working, 20)
     assert app.workings == ()
 
 

@@ -271,7 +271,9 @@ def work():
 
 
 @pytest.mark.parametrize(
-    ("args", "env"), [(["--log-format", "json"], {}), ([], {"ROTA_LOG_FORMAT": "json"})], ids=["option", "environment"]
+    ("args", "env"),
+    [pytest.param(["--log-format", "json"], {}, marks=pytest.mark.long), ([], {"ROTA_LOG_FORMAT": "json"})],
+    ids=["option", "environment"],
 )
 def test_a_worker_logs_json(
     rota_app: TestRota, rota_worker: Callable[..., WorkerProcess], args: list[str], env: dict[str, str]

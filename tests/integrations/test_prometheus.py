@@ -257,7 +257,7 @@ def test_a_database_that_never_answers_costs_a_scrape_its_patience_and_no_more()
         took = time.monotonic() - began
 
     assert value(samples, "rota_database_up") == 0
-    assert took < 2
+    assert took < 10
 
 
 def test_several_scrapes_share_a_reading(rota_app: TestRota, db: Db) -> None:

@@ -411,7 +411,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", ["later", "later_async"])
+@pytest.mark.parametrize("name", ["later", pytest.param("later_async", marks=pytest.mark.long)])
 async def test_arguments_and_results_are_converted_as_in_any_task(
     children: Children, tasks: ModuleType, name: str
 ) -> None:
@@ -441,9 +441,9 @@ async def test_no_more_children_are_started_than_allowed(children: Children, tas
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        ("abort", "was killed by SIGABRT"),
-        ("leave", "ended with exit code 3"),
-        ("crash", "was killed by SIGSEGV"),
+        pytest.param("abort", "was killed by SIGABRT", marks=pytest.mark.long),
+        pytest.param("leave", "ended with exit code 3", marks=pytest.mark.long),
+        pytest.param("crash", "was killed by SIGSEGV", marks=pytest.mark.long),
         ("be_killed", "out of memory?"),
     ],
 )
@@ -477,7 +477,7 @@ async def test_when_memory_runs_out_a_child_goes_before_its_worker(children: Chi
     assert int(await result(children, tasks.handicap) or 0) > ours
 
 
-@pytest.mark.parametrize("name", ["fail", "fail_async"])
+@pytest.mark.parametrize("name", ["fail", pytest.param("fail_async", marks=pytest.mark.long)])
 async def test_what_a_body_raises_is_told_as_if_it_had_run_here(
     children: Children, tasks: ModuleType, name: str
 ) -> None:
@@ -530,7 +530,7 @@ async def test_stored_arguments_that_do_not_fit_fail_the_attempt(children: Child
     assert outcome.failure.type == "InvalidArguments"
 
 
-@pytest.mark.parametrize("name", ["hold_too_long", "hold_too_long_async"])
+@pytest.mark.parametrize("name", ["hold_too_long", pytest.param("hold_too_long_async", marks=pytest.mark.long)])
 async def test_a_body_whose_time_is_up_may_clean_up_and_is_gone(
     children: Children, tasks: ModuleType, tmp_path: Path, name: str
 ) -> None:
@@ -561,8 +561,15 @@ async def test_the_start_of_a_child_is_not_the_bodys_time(children: Children, ta
     assert isinstance(await run(children, tasks.be_quick), Succeeded)
 
 
-@pytest.mark.parametrize("name", ["hold", "hold_async"])
-@pytest.mark.parametrize("told", ["cancelled", None])
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ("cancelled", "hold"),
+        (None, "hold_async"),
+        pytest.param("cancelled", "hold_async", marks=pytest.mark.long),
+        pytest.param(None, "hold", marks=pytest.mark.long),
+    ],
+)
 async def test_a_cancelled_body_may_clean_up_and_is_gone(
     children: Children, tasks: ModuleType, tmp_path: Path, name: str, told: str | None
 ) -> None:
@@ -920,7 +927,7 @@ def rows(app: TestRota, sql: str) -> list[Any]:
         return cursor.fetchall() if cursor.description else []
 
 
-@pytest.mark.parametrize("name", ["report", "report_async"])
+@pytest.mark.parametrize("name", ["report", pytest.param("report_async", marks=pytest.mark.long)])
 async def test_a_job_in_a_child_reports_and_saves(app: TestRota, tasks: ModuleType, tmp_path: Path, name: str) -> None:
     job = await app.enqueue(tasks.app.tasks[name].bind(tmp_path / "go"))
     working = asyncio.create_task(app.work(drain=True))
@@ -934,7 +941,7 @@ async def test_a_job_in_a_child_reports_and_saves(app: TestRota, tasks: ModuleTy
     await working
 
 
-@pytest.mark.parametrize("name", ["commit", "commit_async"])
+@pytest.mark.parametrize("name", ["commit", pytest.param("commit_async", marks=pytest.mark.long)])
 async def test_a_transaction_in_a_child_commits_the_jobs_success_with_its_work(
     app: TestRota, tasks: ModuleType, name: str
 ) -> None:
@@ -964,6 +971,7 @@ async def test_a_body_in_a_child_reports_from_within_its_transaction(
     assert [(each.state, each.attempt) for each in [await job.refresh()]] == [("succeeded", 1)]
 
 
+@pytest.mark.long
 async def test_a_body_that_kills_its_child_is_buried_and_its_neighbours_in_the_worker_notice_nothing(
     app: TestRota, tasks: ModuleType, tmp_path: Path
 ) -> None:
@@ -983,7 +991,7 @@ async def test_a_body_that_kills_its_child_is_buried_and_its_neighbours_in_the_w
     assert "out of memory?" in rows(app, "select error_message from rota.dead")[0][0]
 
 
-@pytest.mark.parametrize("name", ["hold", "hold_async"])
+@pytest.mark.parametrize("name", ["hold", pytest.param("hold_async", marks=pytest.mark.long)])
 async def test_a_job_that_is_cancelled_ends_with_its_process(
     app: TestRota, tasks: ModuleType, tmp_path: Path, name: str
 ) -> None:
@@ -1054,6 +1062,7 @@ async def test_a_body_that_has_committed_in_a_child_and_is_ended_by_a_stop_has_s
     assert [type(each) for each in told] == [JobSucceeded]
 
 
+@pytest.mark.long
 async def test_a_stop_hands_back_what_will_not_end_and_its_process_is_gone(
     app: TestRota, tasks: ModuleType, tmp_path: Path
 ) -> None:

@@ -126,7 +126,7 @@ RAISED = [
 
 
 @pytest.mark.parametrize("made", RAISED)
-@pytest.mark.parametrize("codec", [False, True])
+@pytest.mark.parametrize("codec", [pytest.param(False, marks=pytest.mark.long), True])
 async def test_no_error_tells_a_secret(
     rota_app: TestRota, caplog: pytest.LogCaptureFixture, made: Any, codec: bool
 ) -> None:
@@ -252,7 +252,7 @@ in_a_process = app.task(name="in_a_process", redact=["password"], executor="proc
 """
 
 
-@pytest.mark.parametrize("name", ["in_a_thread", "in_a_process"])
+@pytest.mark.parametrize("name", ["in_a_thread", pytest.param("in_a_process", marks=pytest.mark.long)])
 async def test_what_is_raised_after_success_tells_no_secret(rota_database: str, tmp_path: Path, name: str) -> None:
     (tmp_path / "late_tasks.py").write_text(LATE)
     app = TestRota(rota_database, of=find_app(str(tmp_path / "late_tasks.py")))

@@ -26,7 +26,7 @@ def test_who_rings_never_waits_for_who_rests(bell: Bell) -> None:
     since = boottime()
     bell.rest(5.0)
 
-    assert boottime() - since < 1
+    assert boottime() - since < 4
 
 
 def test_a_bell_that_was_rung_many_times_rests_again_after_one_rest(bell: Bell) -> None:

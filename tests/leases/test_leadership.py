@@ -9,6 +9,7 @@ import contextlib
 import os
 import pickle
 import socket
+import statistics
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -99,18 +100,21 @@ async def test_an_epoch_is_never_behind_the_clock(app: Rota, db: Db) -> None:
 
 
 async def test_who_waits_leads_within_moments_of_a_resignation(app: Rota, other: Rota) -> None:
+    took = []
     with other.facts.recorded(StandingBy) as standing:
-        async with app.leadership("indexer") as term:
-            waiting = asyncio.create_task(_lead_once(other))
-            await until(lambda: standing, what="the other stands by")
-            (view,) = await app.leaders.list()
-            assert (view.epoch, view.standbys) == (term.epoch, [view.holder])
-            await term.resign()
-            resigned_at = time.perf_counter()
-            led_at = await waiting
-            assert not term.valid
-    assert led_at - resigned_at < 0.4  # who only looks now and then takes half a second
-    assert [fact.name for fact in standing] == ["indexer"]
+        for turn in range(1, 4):
+            async with app.leadership("indexer") as term:
+                waiting = asyncio.create_task(_lead_once(other))
+                await until(lambda: len(standing) == turn, what="the other stands by")  # noqa: B023
+                (view,) = await app.leaders.list()
+                assert (view.epoch, view.standbys) == (term.epoch, [view.holder])
+                await term.resign()
+                resigned_at = time.perf_counter()
+                took.append(await waiting - resigned_at)
+                assert not term.valid
+    # who only looks now and then takes half a second; a busy machine may spoil one of them
+    assert statistics.median(took) < 0.4
+    assert [fact.name for fact in standing] == ["indexer"] * 3
 
 
 async def _lead_once(app: Rota) -> float:
@@ -466,7 +470,7 @@ def test_sync_code_leads_as_well(rota_database: str, ledger: Db) -> None:
             waiting.start()
             until_waiting(app)
             term.resign_sync()
-            waiting.join(5)
+            waiting.join(20)
         assert [fact.epoch for fact in gained] == [term.epoch]
         assert led[0] > term.epoch
         with pytest.raises(LeadershipLost), app.leadership("indexer") as term:
@@ -478,7 +482,7 @@ def test_sync_code_leads_as_well(rota_database: str, ledger: Db) -> None:
 
 
 def _lead_sync(app: Rota, led: list[int]) -> None:
-    with app.leadership("indexer").wait("10s") as term:
+    with app.leadership("indexer").wait("30s") as term:
         led.append(term.epoch)
 
 

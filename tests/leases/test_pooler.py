@@ -73,6 +73,7 @@ async def test_settings_of_ours_do_not_leak_to_other_clients_of_the_pooler(rota_
     assert settings(pooled) == settings(rota_app.database.dsn.conninfo)
 
 
+@pytest.mark.long
 async def test_a_dead_member_behind_a_pooler_is_noticed_by_its_lease(
     rota_app: TestRota, pooled: str, rota_worker: Any
 ) -> None:

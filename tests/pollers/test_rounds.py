@@ -245,8 +245,8 @@ def fetch(source: dict) -> None:
     ("told", "times", "polled", "ends_with"),
     [
         (signal.SIGTERM, 1, 1, -signal.SIGTERM),
-        (signal.SIGTERM, 2, 0, -signal.SIGTERM),
-        (signal.SIGINT, 1, 1, 1),
+        pytest.param(signal.SIGTERM, 2, 0, -signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, 1, 1, 1, marks=pytest.mark.long),
         (signal.SIGINT, 2, 0, 1),
     ],
 )

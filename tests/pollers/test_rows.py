@@ -29,7 +29,7 @@ import msgspec
 import pydantic
 import pytest
 import typing_extensions
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.orm import DeclarativeBase
 
@@ -536,6 +536,8 @@ values = (
 )  # fmt: skip
 
 
+@pytest.mark.long
+@settings(deadline=None)
 @given(st.data())
 def test_every_kind_of_record_has_the_values_of_the_row_and_its_own_defaults(data: st.DataObject) -> None:
     fields = data.draw(st.lists(names, min_size=1, max_size=6, unique=True))
@@ -564,6 +566,7 @@ def test_every_kind_of_record_has_the_values_of_the_row_and_its_own_defaults(dat
         assert seen(reader.build(row | other)) == expected
 
 
+@settings(deadline=None)
 @given(st.lists(names, unique=True), st.sets(names), st.lists(names, unique=True))
 def test_columns_are_chosen_in_table_order_unless_a_needed_one_is_missing(
     fields: list[str], optional: set[str], columns: list[str]

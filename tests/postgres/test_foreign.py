@@ -29,6 +29,7 @@ from tests.drivers import (
     asyncpg_pooled,
     django_proxy,
     django_wrapper,
+    opened_by,
     psycopg_async,
     psycopg_connection,
     sqlalchemy_async_connection,
@@ -88,13 +89,22 @@ def look() -> Query[list[tuple[Any, ...]]]:
     return LOOK.query(LOOK_PARAMS, read=list)
 
 
-@pytest.fixture(params=SYNC.values(), ids=SYNC.keys())
+@pytest.fixture(params=opened_by(SYNC, "psycopg", "sqlalchemy_connection", "sqlalchemy_session", "django_proxy"))
 def user(request: pytest.FixtureRequest, rota_database: str) -> Iterator[User]:
     with request.param(rota_database) as opened:
         yield opened
 
 
-@pytest.fixture(params=ASYNC.values(), ids=ASYNC.keys())
+@pytest.fixture(
+    params=opened_by(
+        ASYNC,
+        "psycopg",
+        "asyncpg",
+        "sqlalchemy_connection_psycopg",
+        "sqlalchemy_session_psycopg",
+        "sqlalchemy_session_asyncpg",
+    )
+)
 def opening(request: pytest.FixtureRequest) -> Any:
     """Opened by the test: SQLAlchemy's scoped session is that of the task it is opened in."""
     return request.param

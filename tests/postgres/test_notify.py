@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import statistics
+
 import pytest
 
 from rota.postgres import notify
@@ -90,16 +92,21 @@ async def test_a_job_nobody_was_woken_for_is_found_by_polling(
     assert await quiet.wait(10) == 2
 
 
+@pytest.mark.long
 async def test_a_delayed_job_starts_when_it_is_due_without_being_woken(
     rota_app: TestRota, rota_worker: type[WorkerProcess]
 ) -> None:
     rota_app.task(name="echo")(lambda n: n)
     rota_worker(APP)
 
-    late = await (await rota_app.tasks["echo"].using(delay="1s").enqueue(1)).refresh()
-    assert await late.wait(10) == 1
+    late = []
+    for n in range(3):
+        job = await rota_app.tasks["echo"].using(delay="1s").enqueue(n)
+        assert await job.wait(20) == n
+        done = await job.refresh()
+        assert done.started_at is not None
+        late.append((done.started_at - done.due_at).total_seconds())
 
-    # by then the worker looks only every 1.28 s: without the timer on the next due time it would start 0.7 s late
-    done = await late.refresh()
-    assert done.started_at is not None
-    assert (done.started_at - done.due_at).total_seconds() < 0.4
+    # by then the worker looks only every 1.28 s: without the timer on the next due time it would start 0.7 s late;
+    # a busy machine may spoil one of them
+    assert statistics.median(late) < 0.4

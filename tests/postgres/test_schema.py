@@ -43,7 +43,7 @@ def test_any_schema_name_works_from_migration_to_result(rota_database: str, sche
         job = double.enqueue_sync(21)
         app.work_sync(drain=True)
 
-        assert job.wait_sync(5) == 42
+        assert job.wait_sync(20) == 42
 
 
 async def test_two_rotas_share_a_database_without_noticing_each_other(rota_database: str) -> None:
@@ -63,7 +63,7 @@ async def test_two_rotas_share_a_database_without_noticing_each_other(rota_datab
     await other.work(drain=True)
 
     assert (await first.refresh()).state == "queued"
-    assert await second.wait(5) == "other"
+    assert await second.wait(20) == "other"
     assert [len(await app.members(ended=True)) for app in (one, other)] == [0, 1]
     for app in (one, other):
         await app.close()

@@ -177,6 +177,7 @@ def test_without_its_database_a_worker_is_live_and_not_ready_and_comes_back_by_i
     assert worker.returncode is None
 
 
+@pytest.mark.long
 @pytest.mark.direct("a pooler keeps connections to the server of its own")
 def test_a_worker_that_waits_for_its_database_is_live_and_started_and_not_ready(
     start: Callable[..., tuple[WorkerProcess, int]], rota_database: str
@@ -191,6 +192,7 @@ def test_a_worker_that_waits_for_its_database_is_live_and_started_and_not_ready(
     until_sync(lambda: get(port, "/health/ready")[0] == 200, timeout=20)
 
 
+@pytest.mark.long
 def test_a_worker_that_is_held_up_at_its_start_is_starting(
     start: Callable[..., tuple[WorkerProcess, int]], rota_database: str
 ) -> None:

@@ -166,7 +166,7 @@ async def test_after_three_hours_without_a_scheduler_each_policy_gives_its_own_n
     assert runs(db, "tick")[-1:] == ([first + 180 * MINUTE] if fired else [])
 
 
-@pytest.mark.parametrize("in_flight", [False, True], ids=["idle", "in flight"])
+@pytest.mark.parametrize("in_flight", [pytest.param(False, marks=pytest.mark.long), True], ids=["idle", "in flight"])
 @pytest.mark.parametrize(
     ("misfire", "late", "slots", "missed"),
     [
@@ -174,8 +174,8 @@ async def test_after_three_hours_without_a_scheduler_each_policy_gives_its_own_n
         ("once", "30m", [0, 3], 2),
         ("skip", "30m", [0], 3),
         # the last one is in time; to `once` it stands for the others, and `skip` asks for no more than it did before
-        ("all", "1s", [0, 1, 2, 3], 0),
-        ("once", "1s", [0, 3], 2),
+        pytest.param("all", "1s", [0, 1, 2, 3], 0, marks=pytest.mark.long),
+        pytest.param("once", "1s", [0, 3], 2, marks=pytest.mark.long),
         ("skip", "1s", [0, 3], 2),
     ],
 )
@@ -236,7 +236,14 @@ async def test_a_pause_begins_when_the_run_has_ended(rota_app: TestRota, noop: A
     assert await rota_app.drain() == 1
 
 
-@pytest.mark.parametrize("session_zone", ["UTC", "Europe/Berlin", "Pacific/Apia"])
+@pytest.mark.parametrize(
+    "session_zone",
+    [
+        pytest.param("UTC", marks=pytest.mark.long),
+        pytest.param("Europe/Berlin", marks=pytest.mark.long),
+        "Pacific/Apia",
+    ],
+)
 @pytest.mark.parametrize("every", ["1 day", "24h", "2w", "1 month", "1 year", "90s", "25h 1ms"])
 def test_a_pause_is_as_long_in_the_database_as_it_is_in_words(
     rota_app: TestRota, noop: Any, db: Db, every: str, session_zone: str

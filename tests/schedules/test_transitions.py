@@ -85,7 +85,9 @@ def differences(names: list[str], jump: datetime, days: int, policies: Policies 
     return wrong
 
 
-@pytest.mark.parametrize("name", ZONES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if number % 4 else name for number, name in enumerate(ZONES)]
+)
 def test_slots_around_the_jumps_of_a_clock_are_those_of_the_clock(name: str) -> None:
     year = ZONES[name]
     around = jumps(ZoneInfo(name), year, year)[:2]

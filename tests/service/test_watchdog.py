@@ -87,8 +87,8 @@ async def test_a_loop_that_turns_is_told_of_never_and_has_next_to_no_lag() -> No
     with facts.recorded() as told, watched(facts) as dog:
         await until(lambda: len(dog._lags) >= 3, what="three looks")
 
+        await until(lambda: dog.lag.last < 0.5, what="next to no lag")  # as soon as the machine has time
         assert dog.blocked_for == 0.0
-        assert dog.lag.last < 0.5
 
     assert told == []
 

@@ -102,7 +102,7 @@ async def test_advance_wakes_a_worker_process_that_is_already_running(
     rota_app.advance("59m")
     rota_app.advance("1m")
 
-    assert await job.wait(timeout=5) == "hello you"
+    assert await job.wait(timeout=20) == "hello you"
 
 
 @pytest.mark.one_server
@@ -144,7 +144,7 @@ def test_connections_end_with_the_event_loop_that_opened_them(rota_app: TestRota
     asyncio.run(use())
 
     with psycopg.connect(rota_database, autocommit=True) as connection:
-        until_sync(lambda: connection.execute(OTHERS).fetchone() == (0,), timeout=2, what="no other connection")
+        until_sync(lambda: connection.execute(OTHERS).fetchone() == (0,), what="no other connection")
 
 
 @pytest.mark.one_server
@@ -193,4 +193,4 @@ def test_an_app_leaves_no_connection_of_its_locks_behind(rota_database: str) -> 
     app.close_everywhere()
 
     with psycopg.connect(rota_database, autocommit=True) as connection:
-        until_sync(lambda: connection.execute(OTHERS).fetchone() == (0,), timeout=2, what="no other connection")
+        until_sync(lambda: connection.execute(OTHERS).fetchone() == (0,), what="no other connection")

@@ -126,8 +126,8 @@ def test_a_test_without_a_database_cannot_reach_the_real_one(user: pytest.Pytest
     ("path", "why"),
     [
         ("nowhere:app", "*No module named 'nowhere'*"),
-        ("jobs:JOBS", "*no attribute*"),
-        ("sys:path", "*is a list, not a Rota*"),
+        pytest.param("jobs:JOBS", "*no attribute*", marks=pytest.mark.long),
+        pytest.param("sys:path", "*is a list, not a Rota*", marks=pytest.mark.long),
     ],
 )
 def test_an_app_that_cannot_be_had_is_named(user: pytest.Pytester, path: str, why: str) -> None:

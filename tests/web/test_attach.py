@@ -442,7 +442,7 @@ async def test_who_streams_can_ask_and_wait_for_the_end() -> None:
 
     ENDING.begin("test")
 
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 20)
     assert rota.draining()
     await rota.draining()
 

@@ -157,7 +157,7 @@ def roll(
 @pytest.mark.parametrize(
     ("command", "rolls"),
     [
-        (UVICORN, 6 if SOAK else 2),
+        pytest.param(UVICORN, 6 if SOAK else 2, marks=pytest.mark.long),
         ((*UVICORN, "--workers", "2"), 6 if SOAK else 1),
         pytest.param(SERVE, 6 if SOAK else 2, marks=pytest.mark.long),
         pytest.param((*SERVE, "--workers", "2"), 6 if SOAK else 2, marks=pytest.mark.long),

@@ -187,10 +187,11 @@ def test_a_signal_before_it_serves_is_not_lost(app: TestRota, serve: Serve) -> N
 
     server.signal()
 
-    assert server.wait(5) == 0
+    assert server.wait(20) == 0
     until_sync(lambda: server.said() == ["starting", "interrupted"])
 
 
+@pytest.mark.long
 def test_a_body_in_a_thread_keeps_no_process_from_ending(app: TestRota, serve: Serve) -> None:
     @app.task(name="stuck")
     def stuck() -> None:
@@ -215,6 +216,7 @@ def stuck():
     assert job.refresh_sync().state == "queued"
 
 
+@pytest.mark.long
 def test_a_signal_while_the_application_is_imported_ends_it_in_order(app: TestRota, serve: Serve) -> None:
     slow = "import time\nsay('importing')\ntime.sleep(60)\n"
     server = serve("site_app:api", site=SITE + slow)
@@ -222,4 +224,4 @@ def test_a_signal_while_the_application_is_imported_ends_it_in_order(app: TestRo
 
     server.signal()
 
-    assert server.wait(5) == 0
+    assert server.wait(20) == 0

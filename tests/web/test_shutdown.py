@@ -75,24 +75,24 @@ def rest(opened: socket.socket) -> bytes:
 def test_at_a_signal_readiness_says_503_and_requests_are_served_until_the_window_is_over(
     app: TestRota, serve: Serve
 ) -> None:
-    server = serve(window=1.5).wait_until_ready()
+    server = serve(window=3).wait_until_ready()
     job = running(app, server, 1.0)
 
     began = time.monotonic()
     server.signal()
     server.until(lambda: not server.ready(), "it is not ready")
     served = 0
-    while time.monotonic() - began < 1.2:
+    while time.monotonic() - began < 1.5:  # a busy machine may take as long again for the last of them
         ready = server.get("/health/ready")
         assert (ready.status, ready.json()) == (503, {"ready": False, "reason": "shutting_down"})
-        assert ready.headers["retry-after"] == "2"
+        assert ready.headers["retry-after"] == "3"
         answer = server.get("/")
         assert (answer.status, answer.headers["connection"]) == (200, "close")
         served += 1
 
-    assert server.wait(10) == -signal.SIGTERM
+    assert server.wait(20) == -signal.SIGTERM
     assert served > 3
-    assert 1.5 <= time.monotonic() - began < 5
+    assert 3 <= time.monotonic() - began < 15
     assert job.wait_sync() > 0
     assert end_reasons(app) == ["left"]
     assert server.said()[-1] == "stopped"
@@ -135,10 +135,10 @@ def test_streams_of_events_get_their_last_chunk_and_websockets_are_closed_as_by_
         assert closed.value.rcvd.code == 1012
         assert rest(opened).endswith(b"data: first\n\n\r\n0\r\n\r\n")
         assert rest(polite).endswith(b"data: True\n\n\r\n0\r\n\r\n")
-        assert server.wait(5) == -signal.SIGTERM
+        assert server.wait(20) == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_second_signal_hands_back_at_once(app: TestRota, serve: Serve, number: int) -> None:
     server = serve(window=30, env={"ROTA_GRACE": "60"}).wait_until_ready()
     job = running(app, server, 60)
@@ -148,7 +148,7 @@ def test_a_second_signal_hands_back_at_once(app: TestRota, serve: Serve, number:
 
         server.signal(number)
 
-        server.wait(4)
+        server.wait(20)
     assert ((job.refresh_sync()).state, (job.refresh_sync()).attempt) == ("queued", 0)
     assert end_reasons(app) == ["left"]
 
@@ -182,7 +182,7 @@ def test_three_signals_skip_the_lifespan_and_release_all_the_same(app: TestRota,
     server.signal(signal.SIGINT)
     server.signal(signal.SIGINT)
 
-    server.wait(5)
+    server.wait(20)
     assert ((job.refresh_sync()).state, (job.refresh_sync()).attempt) == ("queued", 0)
     assert end_reasons(app) == ["left"]
 
@@ -193,7 +193,7 @@ def test_a_signal_during_start_up_interrupts_it(app: TestRota, serve: Serve) -> 
 
     server.signal()
 
-    assert server.wait(3) == -signal.SIGTERM
+    assert server.wait(20) == -signal.SIGTERM
     assert server.said() == ["starting", "interrupted"]
     assert end_reasons(app) == []
 
@@ -223,7 +223,7 @@ def test_ctrl_c_at_a_terminal_waits_for_no_balancer(app: TestRota, rota_database
 
             server.signal(signal.SIGINT)
 
-            server.wait(5)
+            server.wait(20)
     finally:
         os.close(ours)
         os.close(theirs)
@@ -243,8 +243,8 @@ def test_the_drain_endpoint_begins_the_end_and_the_signal_finishes_it(app: TestR
     assert server.get("/").status == 200  # and for as long as nobody ends it
     began = time.monotonic()
     server.signal()
-    assert server.wait(5) == -signal.SIGTERM
-    assert time.monotonic() - began < 3
+    assert server.wait(20) == -signal.SIGTERM
+    assert time.monotonic() - began < 10
 
 
 class Away:

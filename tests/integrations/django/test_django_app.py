@@ -57,7 +57,7 @@ def test_a_body_leaves_no_connection_of_django_behind(
 
     rota_app.jobs.get_sync(project.run(ENQUEUE.format(task=task))).wait_sync("20s")
 
-    until_sync(lambda: sessions(rota_database) == 0, 5)
+    until_sync(lambda: sessions(rota_database) == 0, 20)
 
 
 @pytest.mark.long
@@ -72,7 +72,7 @@ def test_a_poll_leaves_no_connection_of_django_behind(
             lambda: connection.execute("select from shop_order where shipped and polled_at is not null").rowcount, 10
         )
 
-    until_sync(lambda: sessions(rota_database) == 0, 5)
+    until_sync(lambda: sessions(rota_database) == 0, 20)
 
 
 @pytest.mark.long
