@@ -404,6 +404,22 @@ def test_a_database_that_never_answers_costs_a_scrape_its_patience_and_no_more()
     assert took < 2
 
 
+def test_who_does_not_wait_for_the_whole_reading_has_what_was_read_so_far(
+    rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = DatabaseReader(rota_app, cache=60, patience=1, most=10)
+    release = threading.Event()
+
+    async def stuck(*_: Any) -> int:
+        return int(release.wait(20))
+
+    monkeypatch.setattr(reader, "_read_tables", stuck)
+    told = reader.told()
+    release.set()
+
+    assert (told.up, told.counted, told.members, told.letters) == (True, False, 0, 0)
+
+
 def test_several_scrapes_share_a_reading(rota_app: TestRota, db: Db) -> None:
     reader = DatabaseReader(rota_app, cache=60, patience=5, most=10)
     told: list[Any] = []

@@ -274,7 +274,7 @@ def test_how_much_waits_is_counted_to_a_bound_in_each_lane(
     large: str, statistics: str, settings: dict[str, str]
 ) -> None:
     session = Session(large, settings)
-    heads = session.reading(lane_heads(["c", "nowhere"]))
+    heads = session.reading(lane_heads(["a", "nowhere"]))
     read = session.reading(queue_depths(heads.told, most=BATCH))
     session.db.close()
 

@@ -174,6 +174,23 @@ def test_the_command_has_the_app_and_the_database_of_the_settings(
 
 
 @pytest.mark.long
+def test_the_doctor_proposes_commands_of_manage_py(rota_database: str, rota_app: TestRota) -> None:
+    project = Project(rota_database, ROTA={"SCHEMA": "ours"})
+    rota_app.jobs.list_sync()
+
+    said = project.manage("rota", "doctor", fails=5)
+    project.manage("rota", "migrate")
+    project.run("from shop.tasks import ship; answer = ship.enqueue_sync(1).id")
+    after = project.manage("rota", "doctor", fails=6)
+
+    assert "(from the settings of the project)" in said
+    assert "Run `manage.py rota migrate" in said
+    assert "-> manage.py rota migrate\n" in said
+    assert "-> manage.py rota worker\n" in after
+    assert "-> rota" not in said + after
+
+
+@pytest.mark.long
 def test_processes_that_the_command_starts_find_the_project_from_any_folder(project: Project, tmp_path: Path) -> None:
     dev = ManagedWorker(project, cwd=tmp_path, command="dev")
 
