@@ -204,6 +204,7 @@ async def test_many_jobs_of_one_call_have_one_span_and_are_settled_with_links(
     settled = [span for name in ("settle a", "settle b", "settle") for span in traces.named(name)]
     assert sum(about(span, semconv.BATCH_COUNT)[0] or 1 for span in settled) == 22
     assert all(parent(span) is None for span in settled if span.links)
+    assert all(len(set(links(span))) == len(span.links) for span in settled)  # of one call, one link
 
 
 async def test_the_context_travels_through_every_way_in(rota_app: TestRota, rota_database: str, traces: Traces) -> None:
@@ -313,6 +314,47 @@ async def test_without_an_sdk_nothing_is_stored_and_all_works(rota_app: TestRota
 
     read = await rota_app.jobs.get(job.id)
     assert (read.result, read.trace_context) == (7, None)
+
+
+async def test_until_an_sdk_is_set_up_nothing_is_done_and_then_all_is(
+    rota_app: TestRota, traces: Traces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instrument(rota_app)
+
+    @rota_app.task
+    async def work() -> int:
+        return 7
+
+    with monkeypatch.context() as strict:
+        strict.setattr(otel, "_about", lambda *_: pytest.fail("it gathers what nobody wants to know"))
+        job = await work.enqueue()
+        await rota_app.drain()
+    read = await rota_app.jobs.get(job.id)
+    monkeypatch.setattr(
+        trace, "_TRACER_PROVIDER", traces.provider
+    )  # the one of the process, which can be set only once
+    await work.enqueue()
+    await rota_app.drain()
+
+    assert (read.result, read.trace_context) == (7, None)
+    assert parent(traces.one("process default")) == ids(traces.one("send default"))
+
+
+@pytest.mark.parametrize(("flags", "settled"), [("00", 0), ("02", 0), ("01", 1), ("03", 1)])
+async def test_what_is_not_sampled_has_no_span_for_its_settling(
+    rota_app: TestRota, rota_database: str, traces: Traces, flags: str, settled: int
+) -> None:
+    instrument(rota_app, tracer_provider=traces.provider)
+
+    @rota_app.task(name="work")
+    async def work() -> None: ...
+
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        context = f"00-{7:032x}-{8:016x}-{flags}"
+        db.execute("insert into rota.jobs (task, trace_context) values ('work', %s)", [context])
+    await rota_app.drain()
+
+    assert len(traces.named("settle default")) == settled
 
 
 async def test_a_call_that_is_not_sampled_says_so_in_its_row(rota_app: TestRota) -> None:
