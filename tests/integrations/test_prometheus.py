@@ -527,6 +527,18 @@ def test_what_has_not_happened_yet_is_told_as_nothing(rota_app: TestRota) -> Non
     assert value(samples, "rota_singleton_failures_total", resource="indexer") == 0
 
 
+def test_a_schedule_that_was_declared_wrongly_fails_no_scrape(rota_app: TestRota) -> None:
+    collector(rota_app, cache=0)
+
+    @rota_app.cron("nonsense", name="wrong")
+    async def wrong() -> None: ...
+
+    samples = scraped(rota_app)
+
+    assert value(samples, "rota_database_up") == 1
+    assert value(samples, "rota_schedule_broken_total", schedule="wrong") == 0
+
+
 def test_a_schedule_that_was_put_at_run_time_has_its_zeros_before_anything_happens_to_it(rota_app: TestRota) -> None:
     collector(rota_app, cache=0)
 

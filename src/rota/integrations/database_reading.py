@@ -30,7 +30,7 @@ from rota.postgres.query import Query
 from rota.postgres.session import Session
 from rota.schedules.lag import schedule_lag, schedule_names
 
-__all__ = ["DatabaseReader", "Reading", "own_queues"]
+__all__ = ["DatabaseReader", "Reading", "own_queues", "said_of_schedules"]
 
 T = TypeVar("T")
 N = TypeVar("N", int, QueueDepth)
@@ -178,7 +178,12 @@ class DatabaseReader:
 def own_queues(app: Rota) -> list[str]:
     """The queues that this app declares: those of its tasks, and of its schedules."""
     tasks = (task.options.queue for task in app.tasks.values())
-    return list(dict.fromkeys((*tasks, *(schedule.queue for schedule in app.declared.definitions()))))
+    return list(dict.fromkeys((*tasks, *said_of_schedules(app, "queue"))))
+
+
+def said_of_schedules(app: Rota, what: str) -> list[str]:
+    """As it was said: to make definitions of it takes longer, and tells of mistakes, which are for those who work with them."""
+    return [said[what] for said in app.declared.said if isinstance(said.get(what), str)]
 
 
 class _Names:

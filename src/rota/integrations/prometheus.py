@@ -18,7 +18,7 @@ from typing import Any
 from rota.app import Rota
 from rota.errors import ConfigurationError
 from rota.integrations.counting import MOST_NAMES, OUTCOMES, Counting
-from rota.integrations.database_reading import DatabaseReader, Reading
+from rota.integrations.database_reading import DatabaseReader, Reading, said_of_schedules
 from rota.integrations.metric_names import METRICS, Metric
 from rota.release import RELEASE
 from rota.service.watchdog import watchdogs
@@ -99,7 +99,7 @@ class RotaCollector:
     def _collect_names(self, families: _Families, database: Reading | None) -> None:
         for name, value in self._counting.leading().items():
             families.add("rota_leader", (name,), value)
-        schedules = [schedule.name for schedule in self._app.declared.definitions()]
+        schedules = said_of_schedules(self._app, "name")
         # one that was put at run time may break, or miss a slot, before this process has given out a run of it
         schedules += database.schedules if database else ()
         for known, kinds in (
