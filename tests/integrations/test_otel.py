@@ -14,7 +14,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.span import TraceState
 
@@ -29,9 +29,9 @@ from rota.testing import TestRota, WorkerProcess, fact, until
 class Traces:
     """What was exported."""
 
-    def __init__(self) -> None:
+    def __init__(self, sampler: Sampler | None = None) -> None:
         self._exporter = InMemorySpanExporter()
-        self.provider = TracerProvider()
+        self.provider = TracerProvider(sampler=sampler)
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracer = self.provider.get_tracer("test")
 
@@ -342,8 +342,9 @@ async def test_until_an_sdk_is_set_up_nothing_is_done_and_then_all_is(
 
 @pytest.mark.parametrize(("flags", "settled"), [("00", 0), ("02", 0), ("01", 1), ("03", 1)])
 async def test_what_is_not_sampled_has_no_span_for_its_settling(
-    rota_app: TestRota, rota_database: str, traces: Traces, flags: str, settled: int
+    rota_app: TestRota, rota_database: str, flags: str, settled: int
 ) -> None:
+    traces = Traces(ALWAYS_ON)  # whatever its parent says: it is not even asked
     instrument(rota_app, tracer_provider=traces.provider)
 
     @rota_app.task(name="work")
