@@ -16,8 +16,10 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import click
 import psycopg
 import pytest
+from click.testing import CliRunner
 from psycopg.conninfo import make_conninfo
 from tests.commands import Command
 from tests.conftest import OwnServer, installed
@@ -26,6 +28,7 @@ from tests.jobs.test_explain import join
 from tests.pgbouncer import transaction_pooler
 
 from rota import Retry
+from rota.cli.main import rota as rota_command
 from rota.embedded import EmbeddedServer
 from rota.runtime.doctor import server as server_checks
 from rota.runtime.doctor import upkeep
@@ -206,6 +209,44 @@ def test_without_tables_it_ends_with_5_and_says_to_migrate(doctor: Run, rota: Ru
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("how", ["--dsn", "code"])
+def test_commands_meet_the_same_database_and_show_no_password(
+    rota: Run, db: Db, rota_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setenv("ROTA_DATABASE_URL", "dbname=elsewhere")
+    address = make_conninfo(rota_database, password="s3cret")
+    (file := tmp_path / f"{how.strip('-')}_patient.py").write_text(f"from rota import Rota\napp = Rota({address!r})\n")
+    db.execute("drop schema rota cascade")
+
+    ended = rota("doctor", "--json", *(["--dsn", address] if how == "--dsn" else [str(file)]))
+    told = read(ended.code, ended.out)
+    (command,) = told.mend("schema")
+    mended = rota(*shlex.split(command)[1:])  # where it asked for a password, libpq would look in PGPASSWORD
+    again = rota("doctor", "--json", str(file))
+
+    assert told.code == 5
+    assert "PGPASSWORD" in told.found("connection")
+    assert ("s3cret" in ended.out, "***" in command) == (False, False)
+    assert mended.code == 0
+    assert read(again.code, again.out).grade("schema") == "ok"
+
+
+@pytest.mark.long
+def test_under_the_command_of_another_it_proposes_what_can_be_typed_there(rota_database: str, db: Db) -> None:
+    theirs = click.Group("theirs")
+    theirs.add_command(rota_command)
+    db.execute("update rota.meta set database = 'production'")
+    db.execute("select rota.enqueue('t')")
+
+    ended = CliRunner().invoke(theirs, ["rota", "doctor", "--json", "--dsn", rota_database])
+
+    told = read(ended.exit_code, ended.stdout)
+    assert "`theirs rota adopt`" in told.found("identity")
+    assert told.mend("identity")[0].startswith("theirs rota adopt --dsn ")
+    assert told.mend("queued_jobs")[0].startswith("theirs rota worker APP --dsn ")
+
+
+@pytest.mark.long
 def test_tables_of_a_newer_release_are_noted_or_refused(doctor: Run, db: Db) -> None:
     db.execute("insert into rota.migrations values (9998, 'later', 'x', true)")
     assert doctor().grade("schema") == "note"
@@ -358,15 +399,18 @@ def test_a_standby_is_told_from_a_primary_and_every_check_can_be_made_without_wr
 @pytest.mark.long
 def test_an_old_transaction_is_named_with_what_ends_it(doctor: Run, db: Db, rota_database: str) -> None:
     with psycopg.connect(rota_database, application_name="report") as old:
-        old.execute("select txid_current(), 'my report'")
+        old.execute("select txid_current(), 'a secret of others'")
         pid = old.info.backend_pid
         told = doctor("--old-transaction", "0")
+        look, *ends = told.mend("old_transactions")
+        looked = db.execute(look).fetchall()
 
     assert (told.code, told.grade("old_transactions")) == (0, "warning")
-    assert f"pid {pid} (report" in told.found("old_transactions")
+    assert f"pid {pid} (report, role {db.info.user})" in told.found("old_transactions")
     assert "idle in transaction" in told.found("old_transactions")
-    assert "my report" in told.found("old_transactions")
-    assert f"select pg_terminate_backend({pid});" in told.mend("old_transactions")
+    assert "secret" not in json.dumps(told.findings)
+    assert f"select pg_terminate_backend({pid});" in ends
+    assert (pid, "select txid_current(), 'a secret of others'") in looked
     assert doctor("--old-transaction", "86400").grade("old_transactions") == "ok"
 
 

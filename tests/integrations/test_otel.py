@@ -14,7 +14,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.span import TraceState
 
@@ -29,9 +29,9 @@ from rota.testing import TestRota, WorkerProcess, fact, until
 class Traces:
     """What was exported."""
 
-    def __init__(self) -> None:
+    def __init__(self, sampler: Sampler | None = None) -> None:
         self._exporter = InMemorySpanExporter()
-        self.provider = TracerProvider()
+        self.provider = TracerProvider(sampler=sampler)
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracer = self.provider.get_tracer("test")
 
@@ -204,6 +204,7 @@ async def test_many_jobs_of_one_call_have_one_span_and_are_settled_with_links(
     settled = [span for name in ("settle a", "settle b", "settle") for span in traces.named(name)]
     assert sum(about(span, semconv.BATCH_COUNT)[0] or 1 for span in settled) == 22
     assert all(parent(span) is None for span in settled if span.links)
+    assert all(len(set(links(span))) == len(span.links) for span in settled)  # of one call, one link
 
 
 async def test_the_context_travels_through_every_way_in(rota_app: TestRota, rota_database: str, traces: Traces) -> None:
@@ -313,6 +314,48 @@ async def test_without_an_sdk_nothing_is_stored_and_all_works(rota_app: TestRota
 
     read = await rota_app.jobs.get(job.id)
     assert (read.result, read.trace_context) == (7, None)
+
+
+async def test_until_an_sdk_is_set_up_nothing_is_done_and_then_all_is(
+    rota_app: TestRota, traces: Traces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instrument(rota_app)
+
+    @rota_app.task
+    async def work() -> int:
+        return 7
+
+    with monkeypatch.context() as strict:
+        strict.setattr(otel, "_about", lambda *_: pytest.fail("it gathers what nobody wants to know"))
+        job = await work.enqueue()
+        await rota_app.drain()
+    read = await rota_app.jobs.get(job.id)
+    monkeypatch.setattr(
+        trace, "_TRACER_PROVIDER", traces.provider
+    )  # the one of the process, which can be set only once
+    await work.enqueue()
+    await rota_app.drain()
+
+    assert (read.result, read.trace_context) == (7, None)
+    assert parent(traces.one("process default")) == ids(traces.one("send default"))
+
+
+@pytest.mark.parametrize(("flags", "settled"), [("00", 0), ("02", 0), ("01", 1), ("03", 1)])
+async def test_what_is_not_sampled_has_no_span_for_its_settling(
+    rota_app: TestRota, rota_database: str, flags: str, settled: int
+) -> None:
+    traces = Traces(ALWAYS_ON)  # whatever its parent says: it is not even asked
+    instrument(rota_app, tracer_provider=traces.provider)
+
+    @rota_app.task(name="work")
+    async def work() -> None: ...
+
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        context = f"00-{7:032x}-{8:016x}-{flags}"
+        db.execute("insert into rota.jobs (task, trace_context) values ('work', %s)", [context])
+    await rota_app.drain()
+
+    assert len(traces.named("settle default")) == settled
 
 
 async def test_a_call_that_is_not_sampled_says_so_in_its_row(rota_app: TestRota) -> None:

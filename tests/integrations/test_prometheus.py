@@ -8,7 +8,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -18,6 +19,7 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg_pool import ConnectionPool
+from tests.pgbouncer import transaction_pooler
 
 from rota import Discard, Retry, Rota, Snooze
 from rota.facts import (
@@ -30,6 +32,7 @@ from rota.facts import (
     LeadershipGained,
     MemberJoined,
     MemberLeft,
+    ScheduleBroken,
     ScheduleFired,
     ScheduleMissed,
     ScheduleSkipped,
@@ -39,7 +42,10 @@ from rota.integrations.counting import OTHERS, Counting
 from rota.integrations.database_reading import DatabaseReader
 from rota.integrations.metric_names import METRICS
 from rota.integrations.prometheus import collector, exposition
+from rota.jobs import depth
 from rota.leases.term import Term
+from rota.postgres.query import statement
+from rota.runtime.health import health_of
 from rota.service.watchdog import Lag, watched
 from rota.testing import TestRota, until
 
@@ -167,6 +173,73 @@ def test_many_queues_share_the_bound_so_that_a_backlog_in_all_of_them_is_told_in
     assert value(samples, "rota_queue_oldest_age_seconds", queue="customer-7") == pytest.approx(60, abs=20)
 
 
+def test_a_queue_of_the_app_that_is_empty_is_told_as_empty(rota_app: TestRota) -> None:
+    collector(rota_app, cache=0)
+
+    @rota_app.task(queue="mail")
+    async def send() -> None: ...
+
+    @rota_app.every("1h", name="tick", queue="clock")
+    async def tick() -> None: ...
+
+    samples = scraped(rota_app)
+
+    for queue in ("mail", "clock"):
+        depths = [
+            value(samples, "rota_queue_depth", queue=queue, state=state) for state in ("ready", "scheduled", "running")
+        ]
+        assert depths == [0, 0, 0]
+        assert value(samples, "rota_queue_oldest_age_seconds", queue=queue) == 0
+
+
+def test_queues_of_the_app_come_first_and_the_others_beyond_the_bound_become_one(rota_app: TestRota, db: Db) -> None:
+    collector(rota_app, cache=0)
+
+    @rota_app.task(queue="zebra")
+    async def last_by_name() -> None: ...
+
+    db.execute(
+        "insert into rota.jobs (task, queue, due_at) "
+        "select 't', 'customer-' || lpad(n::text, 4, '0'), rota.now() - n * interval '1 second' from generate_series(1, 1100) as n"
+    )
+    db.execute(
+        "insert into rota.jobs (task, queue, priority) select 't', 'zebra', n % 2 from generate_series(1, 400) as n"
+    )
+    db.execute(
+        "insert into rota.jobs (task, queue, state, token, member) "
+        "values ('t', 'customer-1100', 'running', 1, gen_random_uuid()), ('t', 'zebra', 'running', 1, gen_random_uuid())"
+    )
+
+    samples = scraped(rota_app)
+
+    def ready(queue: str) -> float | None:
+        return value(samples, "rota_queue_depth", queue=queue, state="ready")
+
+    assert (ready("zebra"), ready("customer-0199"), ready("customer-0200")) == (400, 1, None)
+    assert ready(OTHERS) == 1000 - 2 - 199  # of a thousand lanes, two are of the app
+    assert value(samples, "rota_queue_depth", queue="zebra", state="running") == 1
+    assert value(samples, "rota_queue_depth", queue=OTHERS, state="running") == 1
+    assert value(samples, "rota_queue_oldest_age_seconds", queue=OTHERS) == pytest.approx(998, abs=20)
+    assert len({dict(labels)["queue"] for name, labels in samples if name == "rota_queue_depth"}) == 201
+
+
+def test_many_queues_of_others_leave_the_bound_of_the_apps_own_as_it_is(rota_app: TestRota, db: Db) -> None:
+    collector(rota_app, cache=0, count_up_to=40)
+
+    @rota_app.task(queue="mail")
+    async def send() -> None: ...
+
+    db.execute(
+        "insert into rota.jobs (task, queue) select 't', 'customer-' || i % 40 from generate_series(1, 40 * 30) as i"
+    )
+    db.execute("insert into rota.jobs (task, queue) select 't', 'mail' from generate_series(1, 100)")
+
+    samples = scraped(rota_app)
+
+    depths = [value(samples, "rota_queue_depth", queue=queue, state="ready") for queue in ("mail", "customer-1")]
+    assert depths == [40, 20]
+
+
 def test_a_schedule_that_is_overdue_shows_as_lag(rota_app: TestRota) -> None:
     collector(rota_app, cache=0)
 
@@ -232,7 +305,77 @@ def test_a_poller_whose_table_is_gone_leaves_all_else_as_it_is(rota_app: TestRot
 
     assert value(samples, "rota_poller_backlog_rows", poller="fetch") is None
     assert value(samples, "rota_members") == 0
-    assert value(samples, "rota_database_up") == 0
+    assert (value(samples, "rota_database_up"), value(samples, "rota_database_counted")) == (1, 0)
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes statements of `rota.jobs.depth` take longer than anyone waits."""
+
+    def slow(*names: str) -> None:
+        for name in names:
+            known = getattr(depth, name)
+            monkeypatch.setattr(depth, name, statement(known.name, "select 'x', pg_sleep(60), 0"))
+
+    return slow
+
+
+@pytest.mark.parametrize("slow", [["DEPTHS"], ["OPEN_LETTERS", "DEPTHS", "RUNNING"]], ids=["one", "several"])
+def test_a_count_that_takes_too_long_is_missing_and_no_other_number_is(
+    rota_app: TestRota, db: Db, slowly: Callable[..., None], slow: list[str]
+) -> None:
+    collector(rota_app, cache=0)
+    db.execute("insert into rota.jobs (task, queue, due_at) values ('t', 'mail', rota.now() - interval '90 seconds')")
+    slowly(*slow)
+
+    began = time.monotonic()
+    samples = scraped(rota_app)
+    took = time.monotonic() - began
+
+    assert (value(samples, "rota_database_up"), value(samples, "rota_database_counted")) == (1, 0)
+    assert value(samples, "rota_queue_depth", queue="mail", state="ready") is None
+    assert value(samples, "rota_queue_oldest_age_seconds", queue="mail") == pytest.approx(90, abs=20)
+    assert value(samples, "rota_members") == 0
+    assert took < 4
+
+
+def test_a_scrape_through_a_transaction_pooler_tells_the_same_and_leaves_nothing_behind(
+    rota_app: TestRota, rota_database: str, db: Db, tmp_path: Path, slowly: Callable[..., None]
+) -> None:
+    db.execute("insert into rota.jobs (task, queue) select 't', 'mail' from generate_series(1, 5)")
+    asleep = "select count(*) from pg_stat_activity where query like '%pg_sleep(60)%' and pid <> pg_backend_pid() and state = 'active'"
+    with transaction_pooler(rota_database, tmp_path, size=1) as pooled:
+        app = Rota(pooled)
+        collector(app, cache=0)
+        first = scraped(app)
+        slowly("DEPTHS")
+        second = scraped(app)
+        with psycopg.connect(pooled, autocommit=True) as next_client:
+            left = [next_client.execute(f"show {name}").fetchone() for name in ("statement_timeout", "enable_seqscan")]
+
+    assert (value(first, "rota_database_up"), value(first, "rota_database_counted")) == (1, 1)
+    assert value(first, "rota_queue_depth", queue="mail", state="ready") == 5
+    assert (value(second, "rota_database_up"), value(second, "rota_database_counted")) == (1, 0)
+    assert value(second, "rota_dead_letters") == 0
+    assert left == [("0",), ("on",)]
+    assert db.execute(asleep).fetchone() == (0,)
+
+
+def test_a_pool_of_the_users_that_is_exhausted_keeps_no_metric_and_no_probe_from_answering(rota_database: str) -> None:
+    with ConnectionPool(rota_database, min_size=1, max_size=1) as pool, pool.connection():
+        app = Rota(rota_database, pool=pool)
+        collector(app, cache=0)
+
+        began = time.monotonic()
+        samples, live, ready = scraped(app), health_of(app).live(), health_of(app).ready_sync()
+        took = time.monotonic() - began
+
+        health_of(app).close()
+
+    assert (value(samples, "rota_database_up"), value(samples, "rota_database_counted")) == (1, 1)
+    assert value(samples, "rota_pool_available", pool="app") == 0
+    assert (live.status, ready.status) == (200, 200)
+    assert took < 4
 
 
 def test_a_database_that_is_away_leaves_the_process_its_numbers() -> None:
@@ -243,6 +386,7 @@ def test_a_database_that_is_away_leaves_the_process_its_numbers() -> None:
     samples = scraped(app)
 
     assert value(samples, "rota_database_up") == 0
+    assert value(samples, "rota_database_counted") is None
     assert value(samples, "rota_members") is None
     assert value(samples, "rota_jobs_total", queue="q", task="t", outcome="succeeded") == 1
 
@@ -260,6 +404,22 @@ def test_a_database_that_never_answers_costs_a_scrape_its_patience_and_no_more()
     assert took < 10
 
 
+def test_who_does_not_wait_for_the_whole_reading_has_what_was_read_so_far(
+    rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = DatabaseReader(rota_app, cache=60, patience=1, most=10)
+    release = threading.Event()
+
+    async def stuck(*_: Any) -> int:
+        return int(release.wait(20))
+
+    monkeypatch.setattr(reader, "_read_tables", stuck)
+    told = reader.told()
+    release.set()
+
+    assert (told.up, told.counted, told.members, told.letters) == (True, False, 0, 0)
+
+
 def test_several_scrapes_share_a_reading(rota_app: TestRota, db: Db) -> None:
     reader = DatabaseReader(rota_app, cache=60, patience=5, most=10)
     told: list[Any] = []
@@ -272,7 +432,8 @@ def test_several_scrapes_share_a_reading(rota_app: TestRota, db: Db) -> None:
     db.execute("insert into rota.jobs (task) values ('t')")
 
     assert all(each is told[0] for each in (*told, reader.told()))
-    assert told[0].complete
+    assert told[0].up
+    assert told[0].counted
     assert told[0].depths == {}
 
 
@@ -364,6 +525,33 @@ def test_what_has_not_happened_yet_is_told_as_nothing(rota_app: TestRota) -> Non
     assert value(samples, "rota_schedule_missed_total", schedule="s") == 0
     assert value(samples, "rota_schedule_broken_total", schedule="tick") == 0
     assert value(samples, "rota_singleton_failures_total", resource="indexer") == 0
+
+
+def test_a_schedule_that_was_declared_wrongly_fails_no_scrape(rota_app: TestRota) -> None:
+    collector(rota_app, cache=0)
+
+    @rota_app.cron("nonsense", name="wrong")
+    async def wrong() -> None: ...
+
+    samples = scraped(rota_app)
+
+    assert value(samples, "rota_database_up") == 1
+    assert value(samples, "rota_schedule_broken_total", schedule="wrong") == 0
+
+
+def test_a_schedule_that_was_put_at_run_time_has_its_zeros_before_anything_happens_to_it(rota_app: TestRota) -> None:
+    collector(rota_app, cache=0)
+
+    @rota_app.task
+    async def work() -> None: ...
+
+    rota_app.schedules.put_sync("customer 7", task=work, every="1m")
+    before = scraped(rota_app)
+    rota_app.facts.emit(ScheduleBroken("customer 7", "no such task"))
+    after = scraped(rota_app)
+
+    broken = [value(samples, "rota_schedule_broken_total", schedule="customer 7") for samples in (before, after)]
+    assert broken == [0, 1]
 
 
 def test_names_without_end_become_one() -> None:

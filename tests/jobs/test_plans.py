@@ -30,7 +30,7 @@ from rota.jobs.claim import (
     give_back_claim,
     held_tokens,
 )
-from rota.jobs.depth import count_open_letters, count_running, queue_depths
+from rota.jobs.depth import count_open_letters, count_running, lane_heads, queue_depths
 from rota.jobs.enqueue import enqueue_many
 from rota.jobs.job import NewJob, Owner
 from rota.jobs.lanes import Lane, Start, find_lanes
@@ -272,14 +272,20 @@ def test_how_much_waits_is_counted_to_a_bound_in_each_lane(
     large: str, statistics: str, settings: dict[str, str]
 ) -> None:
     session = Session(large, settings)
-    read = session.reading(queue_depths(most=BATCH))
+    heads = session.reading(lane_heads(["a", "nowhere"]))
+    read = session.reading(queue_depths(heads.told, most=BATCH))
     session.db.close()
 
+    assert sorted((head.queue, head.priority) for head in heads.told) == sorted(
+        (queue, priority) for queue in QUEUES for priority in PRIORITIES
+    )
+    assert heads.ways == {"jobs_claimable"}
+    assert heads.rows <= 2 * LANES  # one queue is passed twice
     assert {queue: (depth.ready, depth.scheduled) for queue, depth in read.told.items()} == {
         queue: (BATCH * len(PRIORITIES), BATCH * len(PRIORITIES)) for queue in QUEUES
     }
     assert read.ways == {"jobs_claimable"}
-    assert read.rows <= (2 * BATCH + 1) * LANES
+    assert read.rows <= 2 * BATCH * LANES
     assert read.pages <= 3 * BATCH * LANES
 
 

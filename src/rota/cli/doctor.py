@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 import click
+from click.core import ParameterSource
 
 from rota.app import Rota
 from rota.cli.output import json_option, print_json, say
@@ -22,6 +23,7 @@ from rota.runtime.doctor.finding import Grade
 
 __all__ = ["doctor"]
 
+_CODE = "from the code of the app"
 _COUNTED: tuple[Grade, ...] = ("problem", "warning")
 _seconds = click.FloatRange(min=0)
 
@@ -69,7 +71,7 @@ def doctor(
     budgets = Budgets(
         told.window, told.grace, graceful_timeout, pre_stop, probe_period, failure_threshold, termination_grace
     )
-    patient = _patient(app, dsn, schema)
+    patient = _patient(click.get_current_context(), app, dsn, schema)
     patient.budgets, patient.old_transaction = budgets, old_transaction
     with patient.app:
         diagnosis = examine(patient)
@@ -80,7 +82,7 @@ def doctor(
     sys.exit(diagnosis.exit_code)
 
 
-def _patient(path: str | None, dsn: str | None, schema: str | None) -> Patient:
+def _patient(context: click.Context, path: str | None, dsn: str | None, schema: str | None) -> Patient:
     """An app that cannot be imported is a finding, and no reason not to look at the rest."""
     broken = None
     found: Rota | None = None
@@ -92,7 +94,18 @@ def _patient(path: str | None, dsn: str | None, schema: str | None) -> Patient:
         except (Exception, SystemExit) as error:
             broken = f"{path} cannot be had: {type(error).__name__}: {error}{_place(error)}"
     app = found or Rota(dsn, schema=schema)
-    return Patient(app, path, broken, source=_source(app, dsn), named=dsn is not None)
+    brought = context.get_parameter_source("app") is ParameterSource.DEFAULT_MAP
+    source = _source(app, dsn, brought)
+    return Patient(
+        app,
+        path,
+        broken,
+        source,
+        program=context.parent.command_path if context.parent else "rota",
+        brings_app=brought,
+        named=dsn is not None,
+        coded=source == _CODE,
+    )
 
 
 def _place(error: BaseException) -> str:
@@ -102,14 +115,16 @@ def _place(error: BaseException) -> str:
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
-def _source(app: Rota, dsn: str | None) -> str:
+def _source(app: Rota, dsn: str | None, brought: bool) -> str:
     """Where the address comes from."""
     if dsn is not None:
         return "from --dsn"
+    if brought:
+        return "from the settings of the project"
     if app.settings.dsn is None:
         return "the embedded server"
     if app.settings.dsn != dsn_from_environment(os.environ):
-        return "from the code of the app"
+        return _CODE
     named = next((name for name in ("ROTA_DATABASE_URL", "DATABASE_URL") if os.environ.get(name)), "PG*")
     return f"from {named}"
 

@@ -107,11 +107,17 @@ METRICS = {
         _counter("rota_pool_errors_total", "Callers that got no connection.", "pool"),
         _database(
             "rota_database_up",
-            "1 if the database told all below within its time, 0 if not: then what it did not tell is missing.",
+            "1 if the database answered within its time, 0 if not: then what it did not tell is missing.",
+        ),
+        _database(
+            "rota_database_counted",
+            "1 if all that is counted was, within its time, 0 if a count took too long or failed: then that one is missing. Missing "
+            "while the database is away.",
         ),
         _database(
             "rota_queue_depth",
-            f"Jobs that are ready, scheduled for later, or running. {_BOUNDED} For each priority; a share of it beyond 20 of them.",
+            "Jobs that are ready, scheduled for later, or running; 0 for a queue of the app that is empty. "
+            f"{_BOUNDED} For each priority; a share of it beyond 20 of them.",
             *("queue", "state"),
         ),
         _database(

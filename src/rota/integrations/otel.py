@@ -6,7 +6,7 @@
 
 There is a span `send {queue}` around enqueueing, `process {queue}` around each attempt, and `settle {queue}` around writing down
 what became of it. What a body enqueues is a child of its span. Only the API is needed here: which spans are kept, and where they
-go, is up to the SDK that the application sets up; without one nothing is done.
+go, is up to the SDK that the application sets up; until it has, nothing is done but to look whether it has.
 
 Arguments and results are in no span. Errors are told as they are stored, so what a task redacts is blotted out in them.
 """
@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
 
 from rota.app import Rota
 from rota.errors import ConfigurationError
@@ -31,7 +32,17 @@ try:
     from opentelemetry import context as contexts
     from opentelemetry import trace
     from opentelemetry.context import Context
-    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
+    from opentelemetry.trace import (
+        Link,
+        NoOpTracer,
+        ProxyTracerProvider,
+        Span,
+        SpanKind,
+        Status,
+        StatusCode,
+        Tracer,
+        TracerProvider,
+    )
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:  # pragma: no cover - the extra is installed wherever tests run
     raise ConfigurationError("Traces need the package opentelemetry-api: pip install 'rota[otel]'.") from error
@@ -41,6 +52,9 @@ __all__ = ["instrument"]
 _W3C = TraceContextTextMapPropagator()
 # The SDK keeps no more by default.
 _MOST_LINKS = 128
+# Jobs of one call, attempts of one job, and what settles it have a context in common.
+_KNOWN_CONTEXTS = 1024
+_ODD = frozenset("13579bdf")
 
 
 def instrument(
@@ -53,7 +67,7 @@ def instrument(
     writing down outcomes. Both who enqueues and who works must be instrumented.
     """
     tracer = trace.get_tracer("rota", RELEASE, tracer_provider)
-    app.tracing = _Tracing(tracer, link=link, settle=settle)
+    app.tracing = _Tracing(tracer, of_process=tracer_provider is None, link=link, settle=settle)
 
     def stop() -> None:
         app.tracing = None
@@ -97,22 +111,45 @@ class _Processing(_Told):
             )
 
 
+class _Nobody:
+    """Stands for a span while nobody traces."""
+
+    context = None
+
+    def sent(self, jobs: Sequence[Job[Any]]) -> None: ...
+
+    def ended(self, outcome: Outcome) -> None: ...
+
+
+_NOTHING = nullcontext(_Nobody())
+_Kind = TypeVar("_Kind", bound=_Told)
+
+
 class _Tracing:
     """See rota.jobs.tracing."""
 
-    def __init__(self, tracer: Tracer, *, link: bool, settle: bool) -> None:
+    def __init__(self, tracer: Tracer, *, of_process: bool, link: bool, settle: bool) -> None:
         self._tracer = tracer
+        self._of_process = of_process
         self._link = link
         self._settle = settle
 
-    @contextlib.contextmanager
-    def sending(self, new: Sequence[NewJob]) -> Iterator[_Sending]:
-        attributes = _about(semconv.PRODUCER_OPERATION, [job.queue for job in new], [job.task for job in new])
-        with self._span(semconv.PRODUCER_OPERATION, SpanKind.PRODUCER, attributes) as span:
-            yield _Sending(span)
+    @property
+    def _idle(self) -> bool:
+        """Whether no SDK is set up, or one that is told to do nothing. The application may do it after us."""
+        if self._of_process:
+            return type(trace.get_tracer_provider()) is ProxyTracerProvider
+        return type(self._tracer) is NoOpTracer
 
-    @contextlib.contextmanager
-    def processing(self, job: ClaimedJob) -> Iterator[_Processing]:
+    def sending(self, new: Sequence[NewJob]) -> AbstractContextManager[_Sending | _Nobody]:
+        if self._idle:
+            return _NOTHING
+        attributes = _about(semconv.PRODUCER_OPERATION, [job.queue for job in new], [job.task for job in new])
+        return self._span(_Sending, semconv.PRODUCER_OPERATION, SpanKind.PRODUCER, attributes)
+
+    def processing(self, job: ClaimedJob) -> AbstractContextManager[_Processing | _Nobody]:
+        if self._idle:
+            return _NOTHING
         attributes = _about(semconv.CONSUMER_OPERATION, [job.queue], [job.task]) | {
             semconv.MESSAGE_ID: str(job.id),
             semconv.JOB_ATTEMPT: job.attempt,
@@ -125,8 +162,7 @@ class _Tracing:
         before = _read(job.trace_context)
         links = _links([job.trace_context]) if self._link else []
         parent = Context() if self._link else before
-        with self._span(semconv.CONSUMER_OPERATION, SpanKind.CONSUMER, attributes, parent, links) as span:
-            yield _Processing(span)
+        return self._span(_Processing, semconv.CONSUMER_OPERATION, SpanKind.CONSUMER, attributes, parent, links)
 
     @contextlib.contextmanager
     def continuing(self, context: str | None) -> Iterator[None]:
@@ -136,47 +172,44 @@ class _Tracing:
         finally:
             contexts.detach(token)
 
-    @contextlib.contextmanager
-    def settling(self, outcomes: Sequence[Outcome]) -> Iterator[None]:
+    def settling(self, outcomes: Sequence[Outcome]) -> AbstractContextManager[Any]:
+        if not self._settle or self._idle:
+            return _NOTHING
         jobs = [outcome.job for outcome in outcomes]
-        traced = [job.trace_context for job in jobs if job.trace_context is not None][:_MOST_LINKS]
-        if not self._settle or not traced:
-            yield
-            return
+        traced = list(dict.fromkeys(job.trace_context for job in jobs if _is_sampled(job.trace_context)))[:_MOST_LINKS]
+        if not traced:
+            return _NOTHING
         attributes = _about(semconv.SETTLE_OPERATION, [job.queue for job in jobs], [job.task for job in jobs])
         alone = len(jobs) == 1 and not self._link
         parent = _read(traced[0]) if alone else Context()
         links = [] if alone else _links(traced)
-        with self._span(semconv.SETTLE_OPERATION, SpanKind.CLIENT, attributes, parent, links):
-            yield
+        return self._span(_Told, semconv.SETTLE_OPERATION, SpanKind.CLIENT, attributes, parent, links)
 
     @contextlib.contextmanager
     def _span(
         self,
+        told: Callable[[Span], _Kind],
         operation: str,
         kind: SpanKind,
         attributes: dict[str, Any],
         parent: Context | None = None,
         links: Sequence[Link] = (),
-    ) -> Iterator[Span]:
+    ) -> Iterator[_Kind]:
         queue = attributes.get(semconv.DESTINATION)
-        with self._tracer.start_as_current_span(
-            f"{operation} {queue}" if queue else operation,
-            context=parent,
-            kind=kind,
-            attributes=attributes,
-            links=links,
+        # in these steps, as the one call for all of them takes a tenth of what a span costs
+        span = self._tracer.start_span(f"{operation} {queue}" if queue else operation, parent, kind, attributes, links)
+        token = contexts.attach(trace.set_span_in_context(span))
+        try:
+            yield told(span)
+        except BaseException as error:
             # an error may hold what is not for everyone: of one that nobody has blotted, only the type is told
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield span
-            except BaseException as error:
-                span.set_attribute(semconv.ERROR_TYPE, type(error).__qualname__)
-                if not isinstance(error, asyncio.CancelledError):
-                    span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
-                raise
+            span.set_attribute(semconv.ERROR_TYPE, type(error).__qualname__)
+            if not isinstance(error, asyncio.CancelledError):
+                span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
+            raise
+        finally:
+            contexts.detach(token)
+            span.end()
 
 
 def _about(operation: str, queues: Sequence[str], tasks: Sequence[str]) -> dict[str, Any]:
@@ -202,6 +235,12 @@ def _written(context: Context) -> str | None:
     return f"{parent} {state}" if parent and state else parent
 
 
+def _is_sampled(written: str | None) -> bool:
+    """Whether whoever wrote it keeps the trace: the lowest bit of the flags, at the end of a traceparent."""
+    return written is not None and written[54:55] in _ODD
+
+
+@lru_cache(maxsize=_KNOWN_CONTEXTS)
 def _read(written: str | None) -> Context:
     """The context that a row tells of; an empty one if it tells of none, or of what nobody understands."""
     if not written:

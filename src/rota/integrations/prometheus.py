@@ -18,7 +18,7 @@ from typing import Any
 from rota.app import Rota
 from rota.errors import ConfigurationError
 from rota.integrations.counting import MOST_NAMES, OUTCOMES, Counting
-from rota.integrations.database_reading import DatabaseReader, Reading
+from rota.integrations.database_reading import DatabaseReader, Reading, said_of_schedules
 from rota.integrations.metric_names import METRICS, Metric
 from rota.release import RELEASE
 from rota.service.watchdog import watchdogs
@@ -64,13 +64,14 @@ class RotaCollector:
 
     def collect(self) -> Iterator[Family]:
         families = _Families(self._family)
+        told = self._reader.told() if self._reader is not None and self._reader.has_address else None
         families.add("rota_build", (RELEASE, platform.python_version()), 1)
         self._collect_jobs(families)
-        self._collect_names(families)
+        self._collect_names(families, told)
         self._collect_pollers(families)
         self._collect_pools(families)
-        if self._reader is not None and self._reader.has_address:
-            self._collect_database(families, self._reader.told())
+        if told is not None:
+            self._collect_database(families, told)
         return iter(families)
 
     def _family(self, metric: Metric) -> Family:
@@ -95,10 +96,12 @@ class RotaCollector:
         families.add("rota_jobs_stuck_total", (), self._counting.events("jobs_stuck"))
         families.add("rota_claims_lost_total", (), self._counting.events("claims_lost"))
 
-    def _collect_names(self, families: _Families) -> None:
+    def _collect_names(self, families: _Families, database: Reading | None) -> None:
         for name, value in self._counting.leading().items():
             families.add("rota_leader", (name,), value)
-        schedules = [schedule.name for schedule in self._app.declared.definitions()]
+        schedules = said_of_schedules(self._app, "name")
+        # one that was put at run time may break, or miss a slot, before this process has given out a run of it
+        schedules += database.schedules if database else ()
         for known, kinds in (
             ([*self._app.singletons], ("leader_changes", "singleton_failures")),
             (schedules, ("schedule_fired", "schedule_skipped", "schedule_missed", "schedule_broken")),
@@ -136,11 +139,13 @@ class RotaCollector:
             families.add("rota_pool_errors_total", (name,), told.get("requests_errors", 0))
 
     def _collect_database(self, families: _Families, told: Reading) -> None:
-        families.add("rota_database_up", (), int(told.complete))
+        families.add("rota_database_up", (), int(told.up))
+        families.add("rota_database_counted", (), int(told.counted) if told.up else None)
         for queue, depth in (told.depths or {}).items():
             families.add("rota_queue_depth", (queue, "ready"), depth.ready)
             families.add("rota_queue_depth", (queue, "scheduled"), depth.scheduled)
-            families.add("rota_queue_oldest_age_seconds", (queue,), depth.oldest_seconds)
+        for queue, seconds in (told.oldest or {}).items():
+            families.add("rota_queue_oldest_age_seconds", (queue,), seconds)
         for queue, jobs in (told.running or {}).items():
             families.add("rota_queue_depth", (queue, "running"), jobs)
         families.add("rota_dead_letters", (), told.letters)

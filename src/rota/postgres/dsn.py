@@ -56,6 +56,11 @@ class Dsn:
     def database(self) -> str:
         return self.parameters.get("dbname", "")
 
+    @property
+    def without_secrets(self) -> str:
+        """What still connects where libpq finds the password elsewhere: in PGPASSWORD, or in ~/.pgpass."""
+        return make_conninfo(**{name: value for name, value in self.parameters.items() if name not in _SECRETS})
+
     def __str__(self) -> str:
         return make_conninfo(**{k: "***" if k in _SECRETS else v for k, v in self.parameters.items()})
 

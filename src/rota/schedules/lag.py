@@ -1,10 +1,10 @@
-"""How late the scheduler is: for a probe that asks again and again."""
+"""Which schedules there are, and how late the scheduler is: for a probe that asks again and again."""
 
 from __future__ import annotations
 
 from rota.postgres.query import Query, scalar, statement
 
-__all__ = ["schedule_lag"]
+__all__ = ["schedule_lag", "schedule_names"]
 
 # One entry of the index in which the scheduler itself looks.
 LAG = statement(
@@ -26,3 +26,14 @@ LAG = statement(
 def schedule_lag() -> Query[float]:
     """For how many seconds the schedule that is the longest overdue has been so; 0 while none is."""
     return LAG.query(read=lambda rows: scalar(rows) or 0.0)
+
+
+NAMES = statement(
+    "schedule_names",
+    "select known.name from {schema}.schedules as known order by known.name limit %(most)s",
+)
+
+
+def schedule_names(*, most: int) -> Query[list[str]]:
+    """The schedules there are, whoever declared or put them; no more than `most`, by their names."""
+    return NAMES.query({"most": most}, read=lambda rows: [row[0] for row in rows])

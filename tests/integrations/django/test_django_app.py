@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from tests.integrations.django.shops import PROJECT, SETTINGS, ManagedWorker, Project
 
 from rota import Rota
@@ -174,6 +176,23 @@ def test_the_command_has_the_app_and_the_database_of_the_settings(
 
 
 @pytest.mark.long
+def test_the_doctor_proposes_commands_of_manage_py(rota_database: str, rota_app: TestRota) -> None:
+    project = Project(rota_database, ROTA={"SCHEMA": "ours"})
+    rota_app.jobs.list_sync()
+
+    said = project.manage("rota", "doctor", fails=5)
+    project.manage("rota", "migrate")
+    project.run("from shop.tasks import ship; answer = ship.enqueue_sync(1).id")
+    after = project.manage("rota", "doctor", fails=6)
+
+    assert "(from the settings of the project)" in said
+    assert "Run `manage.py rota migrate" in said
+    assert "-> manage.py rota migrate\n" in said
+    assert "-> manage.py rota worker\n" in after
+    assert "-> rota" not in said + after
+
+
+@pytest.mark.long
 def test_processes_that_the_command_starts_find_the_project_from_any_folder(project: Project, tmp_path: Path) -> None:
     dev = ManagedWorker(project, cwd=tmp_path, command="dev")
 
@@ -209,6 +228,61 @@ def test_migrate_makes_the_tables_of_rota_unless_told_not_to(project: Project, r
     assert "rota.W004" not in without.manage("check", "--database", "default")
     with Rota(rota_database, schema="ours") as app:
         assert app.jobs.list_sync() == []
+
+
+@pytest.fixture
+def two_databases(rota_database: str) -> Iterator[Project]:
+    """A project whose models are in one database, and Rota's tables in another."""
+    models = f"models_{uuid4().hex[:12]}"
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        db.execute(f"create database {models}")
+    where = conninfo_to_dict(rota_database)
+    jobs = where.pop("dbname")
+    engine = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": where}
+    databases = {"default": {**engine, "NAME": models}, "jobs": {**engine, "NAME": jobs}}
+    try:
+        yield Project(rota_database, DATABASES=databases, ROTA={"DATABASE": "jobs", "SCHEMA": "ours"})
+    finally:
+        with psycopg.connect(rota_database, autocommit=True) as db:
+            db.execute(f"drop database {models} with (force)")
+
+
+@pytest.mark.long
+def test_of_several_databases_the_one_that_the_settings_name_has_the_tables_and_the_jobs(
+    two_databases: Project, rota_database: str
+) -> None:
+    assert "Applied rota" not in two_databases.manage("migrate")
+    assert "Applied rota.0001" in two_databases.manage("migrate", "--database", "jobs")
+
+    seen = two_databases.run("""
+from django.db import connection, connections, transaction
+from rota.integrations.django import app
+from shop.models import Order
+from shop.tasks import ship
+
+def undone(using, on):
+    try:
+        with transaction.atomic(using=using):
+            job = ship.on(on).enqueue_sync(order.id)
+            raise LookupError
+    except LookupError:
+        return job.id in [each.id for each in app.jobs.list_sync()]
+
+order = Order.objects.create(name="an anvil")
+answer = [app.database.dsn.database, app.connection.alias]
+answer += [undone("default", app.connection), undone("jobs", connections["jobs"])]
+try:
+    ship.on(connection).enqueue_sync(order.id)
+except Exception as error:
+    answer += [type(error).__name__]
+""")
+    two_databases.drain()
+    shipped = two_databases.run("from shop.models import Order; answer = list(Order.objects.values_list('shipped'))")
+
+    # a transaction of the other database is not that of the job
+    assert seen == [conninfo_to_dict(rota_database)["dbname"], "jobs", True, False, "ProgrammingError"]
+    assert shipped == [[True]]
+    assert "rota.W004" not in two_databases.manage("check", "--database", "jobs")
 
 
 @pytest.mark.long

@@ -167,6 +167,41 @@ def test_signals_are_sent_where_the_task_runs_and_a_receiver_that_fails_does_no_
     )
 
 
+def test_a_trace_leads_from_the_call_through_the_row_to_the_body_of_a_task_of_django(shop: Shop) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+
+    seen = shop.use("""
+import asyncio
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from rota.integrations.otel import instrument
+
+provider, exporter = TracerProvider(), InMemorySpanExporter()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+instrument(app, tracer_provider=provider)
+tracer = provider.get_tracer("shop")
+with tracer.start_as_current_span("sync"), transaction.atomic():
+    tasks.note.enqueue("a")
+with tracer.start_as_current_span("async"):
+    asyncio.run(tasks.ship_async.aenqueue("1"))
+app.work_sync(drain=True)
+
+spans = {span.context.span_id: span for span in exporter.get_finished_spans()}
+answer = sorted(
+    [span.name, spans[span.parent.span_id].name] for span in spans.values() if span.parent and "settle" not in span.name
+)
+""")
+
+    assert seen == [
+        ["process default", "send default"],
+        ["process mail", "send mail"],
+        ["send default", "async"],
+        ["send mail", "sync"],
+    ]
+
+
 def test_a_job_that_was_cancelled_has_failed_and_says_why(shop: Shop, rota_app: TestRota) -> None:
     id = shop.use("answer = tasks.fail.enqueue().id")
 

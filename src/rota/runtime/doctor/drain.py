@@ -26,7 +26,7 @@ def drain_window(patient: Patient) -> Finding:
     return problem(
         f"a window of {window:g} s is too short for {probed}: it takes {least:g} s until nobody sends requests any more",
         "The server stops listening while the balancer still sends it requests, and each of them fails, at every deployment.",
-        f"rota serve --drain-window {least:g}",
+        f"{patient.program} serve --drain-window {least:g}",
         f"or probe more often: periodSeconds x failureThreshold of at most {max(0.0, window - SPREAD):g} s",
     )
 

@@ -106,21 +106,27 @@ def _made(check: Check, patient: Patient) -> Finding:
     try:
         finding = check(patient)
     except NoServer as error:
-        finding = unknown(str(error), "Whatever uses it starts it; the doctor does not.", "rota postgres start")
+        finding = unknown(
+            str(error), "Whatever uses it starts it; the doctor does not.", f"{patient.program} postgres start"
+        )
     except (DatabaseUnavailable, ConfigurationError) as error:
         made = problem if check is server.connection else unknown
-        finding = made(str(error), "Nothing works without it." if made is problem else "", *_ways_to(check))
+        finding = made(str(error), "Nothing works without it." if made is problem else "", *_ways_to(check, patient))
     except (RotaError, psycopg.Error) as error:
         finding = unknown(" ".join(str(error).split()))
     except Exception as error:  # a fault of ours in one check must not hide what the others find
         finding = unknown(f"this check failed: {type(error).__name__}: {error}")
-    return replace(finding, check=check.__name__)
+    # what an error says to type is said for those who have the `rota` command
+    found = finding.found.replace("`rota ", f"`{patient.program} ")
+    return replace(finding, check=check.__name__, found=found)
 
 
-def _ways_to(check: Check) -> Sequence[str]:
+def _ways_to(check: Check, patient: Patient) -> Sequence[str]:
     if check is not server.connection:
         return ()
-    return ("pg_isready -d ADDRESS", "rota doctor --dsn postgresql://user:password@host:5432/database")
+    if patient.brings_app and not patient.named:
+        return ("pg_isready -d ADDRESS", "mend the address in the project's settings")
+    return ("pg_isready -d ADDRESS", f"{patient.program} doctor --dsn postgresql://user:password@host:5432/database")
 
 
 def _left_out(checks: Sequence[Check], why: str) -> Iterator[Finding]:

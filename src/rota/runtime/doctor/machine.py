@@ -90,6 +90,6 @@ def embedded_server(patient: Patient) -> Finding:
     return note(
         f"no database is named, so the embedded server serves; it does not run now (PostgreSQL {binaries.major} is there for it)",
         f"{why} Whatever uses it starts it.",
-        "rota postgres start",
+        f"{patient.program} postgres start",
         name_another,
     )

@@ -49,8 +49,13 @@ class Patient:
     path: str | None = None
     broken: str | None = None
     source: str = ""
+    #: what was typed to get here, `manage.py rota` under Django; and whether that brings its own app and database
+    program: str = "rota"
+    brings_app: bool = False
     #: whether the address was given with the command, so that others need it too
     named: bool = False
+    #: whether the app has it in its code, so that commands without that app need it
+    coded: bool = False
     budgets: Budgets = field(default_factory=Budgets)
     #: seconds after which a transaction is called old
     old_transaction: float = 300.0
@@ -108,19 +113,24 @@ class Patient:
             raise translated(error, self.dsn, self.schema) from error
 
     def command(self, *words: str) -> str:
-        """What to type so that it meets this database and this schema."""
-        return shlex.join(("rota", *words, *self._options()))
+        """What to type so that it meets this database and this schema. No password is in it: see `Dsn.without_secrets`."""
+        return shlex.join((*self.program.split(), *words, *self._options(self.named or self.coded)))
+
+    def app_command(self, *words: str, option: str | None = None) -> str:
+        """The same for one that is told the app, as its last word or by this option."""
+        named = () if self.brings_app else (*([option] if option else ()), self.path or "APP")
+        return shlex.join((*self.program.split(), *words, *named, *self._options(self.named)))
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
-    def _options(self) -> Iterator[str]:
-        if self.schema != "rota":
+    def _options(self, address: bool) -> Iterator[str]:
+        if self.schema != "rota" and not self.brings_app:
             yield from ("--schema", self.schema)
-        if self.named:
-            yield from ("--dsn", str(self.dsn))  # without its password
+        if address:
+            yield from ("--dsn", self.dsn.without_secrets)
 
     def _connector(self, dsn: Dsn, kind: str) -> Connector:
         network = {"connect_timeout": "3", "target_session_attrs": kind}

@@ -38,7 +38,10 @@ def connection(patient: Patient) -> Finding:
     """Can the database be reached?"""
     info = patient.connection.info
     where = info.host if info.host.startswith(("/", "@")) else f"{info.host}:{info.port}"
-    return ok(f"{where}, database {info.dbname} as {info.user} ({patient.source})")
+    found = f"{where}, database {info.dbname} as {info.user} ({patient.source})"
+    if (patient.named or patient.coded) and "password" in patient.dsn.parameters:
+        found += "; commands told here leave out its password: libpq finds it in PGPASSWORD or ~/.pgpass"
+    return ok(found)
 
 
 def encryption(patient: Patient) -> Finding:

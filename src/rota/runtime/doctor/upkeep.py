@@ -30,7 +30,6 @@ class _Session(NamedTuple):
     state: str
     seconds: float
     statement_seconds: float
-    query: str
 
 
 FIND_OLD = statement(
@@ -40,8 +39,7 @@ FIND_OLD = statement(
         activity.pid, activity.usename, coalesce(nullif(activity.application_name, ''), 'unnamed'),
         coalesce(activity.state, activity.backend_type),
         extract(epoch from clock_timestamp() - activity.xact_start)::float8,
-        coalesce(extract(epoch from clock_timestamp() - activity.query_start), 0)::float8,
-        regexp_replace(left(activity.query, 60), '[[:space:]]+', ' ', 'g')
+        coalesce(extract(epoch from clock_timestamp() - activity.query_start), 0)::float8
     from pg_stat_activity as activity
     where activity.xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)
       and (activity.backend_xmin is not null or activity.backend_xid is not null)
@@ -75,10 +73,17 @@ def old_transactions(patient: Patient) -> Finding:
         return ok(f"none is older than {patient.old_transaction:g} s")
     told = "; ".join(
         f"pid {each.pid} ({each.application}, role {each.role}) is {each.state}, in its transaction for {each.seconds:.0f} s and in "
-        f"its last statement since {each.statement_seconds:.0f} s: {each.query}"
+        f"its last statement since {each.statement_seconds:.0f} s"
         for each in found
     )
-    return warning(told, _PINNED, *(f"select pg_terminate_backend({each.pid});" for each in found))
+    # what others ask may hold what is not for everyone who reads this: whoever may know it can look
+    pids = ", ".join(str(each.pid) for each in found)
+    return warning(
+        told,
+        _PINNED,
+        f"select pid, query from pg_stat_activity where pid in ({pids});   -- what it does",  # noqa: S608 - to be read
+        *(f"select pg_terminate_backend({each.pid});" for each in found),
+    )
 
 
 class _Prepared(NamedTuple):

@@ -31,10 +31,10 @@ def app(patient: Patient) -> Finding:
         return problem(
             patient.broken,
             "No worker can start with it. What follows is about the database that the options or the environment name.",
-            f"mend what it says, then: {patient.command('doctor', patient.path or 'APP')}",
+            f"mend what it says, then: {patient.app_command('doctor')}",
         )
     if patient.path is None:
-        return ok("none was named: rota doctor APP looks at its tasks, schedules and pollers too")
+        return ok(f"none was named: {patient.program} doctor APP looks at its tasks, schedules and pollers too")
     found = (
         f"{patient.path} has {len(patient.app.tasks)} task(s), {len(patient.app.declared.definitions())} schedule(s), "
         f"{len(patient.app.pollers)} poller(s), {len(patient.app.singletons)} singleton(s)"
@@ -94,11 +94,7 @@ def members(patient: Patient) -> Finding:
                 if alone
                 else "The others take it over by themselves within seconds."
             ),
-            *(
-                [patient.command("worker", patient.path or "APP")]
-                if alone
-                else [patient.command("members", "list", "--all")]
-            ),
+            *([patient.app_command("worker")] if alone else [patient.command("members", "list", "--all")]),
         )
     releases = {member.release for member in found}
     if len(releases) > 1:
@@ -159,7 +155,7 @@ def queued_jobs(patient: Patient) -> Finding:
     """Is there a worker for everything that is due?"""
     waiting = _waiting(patient)
     workers = [member.work for member in patient.ask(_members()) if member.answers and "tasks" in member.work]
-    start = patient.command("worker", patient.path or "APP")
+    start = patient.app_command("worker")
     if not waiting:
         return ok("nothing is due" if workers else "nothing is due, and no worker is running")
     oldest = max(each.seconds for each in waiting)
@@ -174,7 +170,7 @@ def queued_jobs(patient: Patient) -> Finding:
         return problem(
             f"jobs are due in {', '.join(nobody_there)}, and no running worker takes from there",
             "Nobody does them.",
-            patient.command("worker", patient.path or "APP", "--queues", ",".join(nobody_there)),
+            patient.app_command("worker", "--queues", ",".join(nobody_there)),
         )
     unknown = [each for each in waiting if not any(_able(work, each) for work in workers)]
     if unknown:
@@ -273,7 +269,7 @@ def pollers(patient: Patient) -> Finding:
             mend.append(f"{check.missing.statement};")
         elif not check.is_fit:
             bad.append(f"{name} may not be polled by this role")
-    again = patient.command("pollers", "check", "--app", patient.path or "APP")
+    again = patient.app_command("pollers", "check", option="--app")
     if bad:
         return problem(
             "; ".join(bad), "; ".join(notes) or "Each look for due rows reads the whole table.", *mend, again

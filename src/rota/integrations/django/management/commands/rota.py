@@ -34,7 +34,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """For `call_command("rota", "migrate")`."""
         try:
-            self._hand_on(options["arguments"], "rota")
+            self._hand_on(options["arguments"], "manage.py rota")
         except SystemExit as end:
             if end.code:
                 raise CommandError(f"rota ended with {end.code}", returncode=end.code) from end
