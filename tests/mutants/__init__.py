@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     changes,
+    observing,
     concurrency,
     doctor,
     due_rows,
@@ -49,4 +50,5 @@ MUTANTS = [
     *health.MUTANTS,
     *facts_told.MUTANTS,
     *web.MUTANTS,
+    *observing.MUTANTS,
 ]
