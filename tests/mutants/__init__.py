@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.mutants import (
     changes,
-    observing,
     concurrency,
     doctor,
     due_rows,
@@ -13,6 +12,7 @@ from tests.mutants import (
     kernel,
     leadership,
     lifecycle,
+    observing,
     people,
     poller_checks,
     polls,
