@@ -116,7 +116,7 @@ MUTANTS = [
     ),
     Mutant(
         "a connection the server closed",
-        "postgres/pool.py",
+        "postgres/loop_pool.py",
         "check=_check,",
         "",
         "tests/postgres/test_connection.py",

@@ -167,7 +167,7 @@ MUTANTS = [
     ),
     Mutant(
         "a cancellation that is lost with a connection",
-        "postgres/pool.py",
+        "postgres/loop_pool.py",
         "if task and task.cancelling() > asked:",
         "if False:",
         "tests/postgres/test_connection.py",

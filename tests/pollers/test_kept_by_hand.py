@@ -372,3 +372,58 @@ async def test_a_worker_that_has_ended_is_not_shown_by_what_polls_by_hand_in_its
     await look.enqueue()
     await rota_app.drain()
     assert members == [1]  # the next is a worker in the same place
+
+
+CLOSED_BY_HAND = """
+import asyncio, sys
+from rota import Rota
+
+app = Rota(sys.argv[1])
+
+@app.poller(table="feeds", last="fetched_at", interval="5m")
+async def fetch(feed): ...
+
+for line in sys.stdin:
+    if line == "close\\n":
+        app.close_sync()
+    else:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(fetch.poll(int(line)))
+        loop.close()
+    print("done", flush=True)
+"""
+
+
+def test_a_loop_that_was_closed_by_hand_is_tidied_up_after_by_the_next_and_with_the_app(
+    direct_database: str, db: Db
+) -> None:
+    """`asyncio.run` cancels what is left before it closes a loop. Who closes one by hand hears of it from Python, in a process of
+    its own here."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CLOSED_BY_HAND, direct_database],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+
+        def does(what: str) -> None:
+            assert process.stdin
+            assert process.stdout
+            process.stdin.write(f"{what}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "done\n"
+
+        does("1")
+        opened = one(db, OPEN)
+        assert (opened > 1, one(db, MEMBERS)) == (True, 1)
+        for id in ("2", "3"):
+            does(id)
+            assert one(db, MEMBERS) == 1
+            until_sync(lambda: one(db, OPEN) <= opened, what="those of the loop before are closed")
+
+        does("close")
+
+        assert one(db, MEMBERS) == 0
+        until_sync(lambda: one(db, OPEN) == 0, what="all is closed")
+        process.communicate()

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,6 +15,7 @@ from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
 from rota.postgres.query import scalar, statement
 from rota.postgres.session import Session
+from rota.testing import until_sync
 
 ONE = statement("one", "select 1").query(read=scalar)
 PID = statement("pid", "select pg_backend_pid()").query(read=scalar)
@@ -174,6 +177,58 @@ def test_each_event_loop_has_connections_of_its_own(rota_database: str) -> None:
             return int(await app.database.run(ONE))
 
     assert asyncio.run(ask()) == asyncio.run(ask()) == 1
+
+
+def test_a_loop_may_end_while_its_pool_opens_another_connection(
+    rota_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second caller has one opened, and does not need it in the end."""
+    app, prepare, prepared = Rota(rota_database), Connector.prepare, 0
+    opening = threading.Event()
+
+    async def hold_up(self: Connector, connection: Any) -> None:
+        nonlocal prepared
+        prepared += 1
+        if prepared > 2:  # one to see whether it can, and the first of the pool
+            opening.set()
+            await asyncio.Event().wait()
+        await prepare(self, connection)
+
+    async def ask() -> None:
+        async def twice() -> None:
+            async with app.database.transaction():
+                await app.database.run(ONE)
+
+        asking = asyncio.create_task(twice())
+        await asyncio.to_thread(opening.wait, 20)
+        asking.cancel()
+
+    monkeypatch.setattr(Connector, "prepare", hold_up)
+    thread = threading.Thread(target=lambda: asyncio.run(ask()), daemon=True)
+    thread.start()
+    thread.join(20)
+
+    assert opening.is_set()
+    assert not thread.is_alive()
+
+
+@pytest.mark.direct("sessions are the pooler's there")
+def test_connections_of_loops_that_are_closed_do_not_add_up(rota_database: str) -> None:
+    app, most = Rota(rota_database), 0
+    with psycopg.connect(rota_database, autocommit=True) as admin:
+
+        def opened() -> int:
+            ours = "datname = current_database() and starts_with(application_name, 'rota:')"
+            (number,) = admin.execute(f"select count(*) from pg_stat_activity where {ours}").fetchone() or (0,)
+            return int(number)
+
+        for _ in range(10):
+            asyncio.run(app.database.run(ONE))
+            most = max(most, opened())
+        app.close_sync()
+
+        assert 0 < most <= 4  # of one loop, and of the one before, whose end the server is about to see
+        until_sync(lambda: opened() == 0, what="all are closed")
 
 
 def test_a_fork_after_the_start_is_refused_in_the_child(rota_database: str) -> None:

@@ -162,6 +162,8 @@ def _attached(served: Any, app_path: str | None, dsn: str | None, schema: str | 
 def _run(attached: Attached, listening: socket.socket) -> None:
     try:
         import uvicorn
+
+        from rota.integrations.uvicorn_server import DrainingServer
     except ImportError as error:
         raise ConfigurationError("`rota serve` needs uvicorn: pip install 'rota[fastapi]'.") from error
     config = uvicorn.Config(
@@ -171,7 +173,7 @@ def _run(attached: Attached, listening: socket.socket) -> None:
         timeout_graceful_shutdown=attached.budgets.graceful_timeout,
         access_log=False,
     )
-    server = uvicorn.Server(config)
+    server = DrainingServer(config)
     # from now on, not only while it serves: a signal before that is not lost, and the one that it sends itself at its end, to die
     # of it, is no death, as it has ended in order
     before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -103,10 +103,10 @@ class ByHand:
         kept = self._kept.pop(asyncio.get_running_loop(), None)
         if kept is not None:
             await kept.close()
-        if self._aside is not None:
-            await asyncio.to_thread(self.close_sync)
+        await asyncio.to_thread(self.close_sync)
 
     def close_sync(self) -> None:
+        self._end_of_closed_loops()
         with self._lock:
             aside, self._aside = self._aside, None
         if aside is not None:
@@ -117,12 +117,19 @@ class ByHand:
         loop = asyncio.get_running_loop()
         kept = self._kept.get(loop)
         if kept is None or kept.over:
+            self._end_of_closed_loops()
             definitions = self._definitions()
             handlers = sum(definition.concurrency for definition in definitions)
             sessions = Sessions(self._database, pollers=len(definitions), handlers=handlers)
             kept = self._kept[loop] = _Kept(sessions, self._membership)
             kept.keeping.add_done_callback(lambda _: self._forget(loop, kept))
         return kept
+
+    def _end_of_closed_loops(self) -> None:
+        """Of loops that were closed by hand: a runner has what is kept closed with its loop."""
+        for loop in [loop for found in self._kept.keyrefs() if (loop := found()) is not None and loop.is_closed()]:
+            if (kept := self._kept.pop(loop, None)) is not None:
+                kept.end()
 
     def _forget(self, loop: asyncio.AbstractEventLoop, kept: _Kept) -> None:
         """It is closed. It knows its loop, so that nothing else would free the two."""
@@ -189,6 +196,12 @@ class _Kept:
         self._changed.set()
         if not self._users:
             await asyncio.shield(self.keeping)
+
+    def end(self) -> None:
+        """The same when its loop is closed, and nothing runs in it any more."""
+        if self._entering is not None and self._entering.done() and _is_member(self._entering):
+            self._entering.result().leave_sync()
+        self.sessions.close_sync()
 
     async def _keep(self) -> None:
         try:

@@ -38,8 +38,13 @@ class Sessions:
         for database in (self.transactions, self.stamping, self.settling, self.looking):
             await database.close()
 
+    def close_sync(self) -> None:
+        """What handlers in threads opened, and what loops did that are closed by now."""
+        for database in (self.transactions, self.stamping, self.settling, self.looking):
+            database.close_sync()
+
     async def close_with_loop(self) -> None:
         """The same at the end of an event loop, whose runner has cancelled all that runs in it."""
         for database in (self.transactions, self.stamping, self.settling, self.looking):
             await database.close_with_loop()
-            database.close_sync()  # what handlers in threads opened
+        self.close_sync()

@@ -1,8 +1,8 @@
 """The app's own connections for short statements, in both colours, opened at first use.
 
-An async pool belongs to one event loop, so there is one per loop; sync callers share one. A pool of the user's is used
-as it is, with its limits; but what takes several statements runs at READ COMMITTED, where each sees what was committed
-before it.
+An async pool belongs to one event loop, so there is one per loop; sync callers share one. One whose loop was closed without it
+is ended when another loop opens one, or with the app. A pool of the user's is used as it is, with its limits; but what takes
+several statements runs at READ COMMITTED, where each sees what was committed before it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout, TooMa
 
 from rota.errors import DatabaseUnavailable
 from rota.postgres.ask import OPENING, ask, ask_steps, ask_steps_sync, ask_sync
-from rota.postgres.connection import BoundedConnection, Connector, OwnConnection, check_fork, is_alive, translated
+from rota.postgres.connection import BoundedConnection, Connector, check_fork, is_alive, translated
 from rota.postgres.dsn import Dsn
 from rota.postgres.foreign import Foreign
+from rota.postgres.loop_pool import LoopPool, close_with_loop, lent
 from rota.postgres.query import Query, Row, Steps
 
-__all__ = ["Database", "PoolUse", "UserPool", "close_with_loop"]
+__all__ = ["Database", "PoolUse", "UserPool"]
 
 T = TypeVar("T")
 UserPool = AsyncConnectionPool[Any] | ConnectionPool[Any]
@@ -81,9 +82,7 @@ class Database:
         self._purpose = purpose
         self._user_async = next((p for p in pools if isinstance(p, AsyncConnectionPool)), None)
         self._user_sync = next((p for p in pools if isinstance(p, ConnectionPool)), None)
-        self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[AsyncConnectionPool[Any]]] = (
-            WeakKeyDictionary()
-        )
+        self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[LoopPool]] = WeakKeyDictionary()
         self._sync: ConnectionPool[Any] | None = None
         self._lock = threading.Lock()
         self._pid: int | None = None
@@ -196,7 +195,7 @@ class Database:
         self._check_fork()
         try:
             pool = self._user_async or await self._pool()
-            async with _lent(pool) as connection, connection.transaction():
+            async with lent(pool, timeout=_WAIT_SECONDS) as connection, connection.transaction():
                 if not self._user_async:
                     await connection.execute(_AS_THE_USER_HAS_IT, prepare=False)
                 yield connection
@@ -232,7 +231,7 @@ class Database:
         if pool is not None:
             await close_with_loop(pool)
 
-    async def _given_up(self) -> AsyncConnectionPool[Any] | None:
+    async def _given_up(self) -> LoopPool | None:
         """What this loop opened, which is the caller's to close; None if it has not, or could not."""
         opening = self._async.pop(asyncio.get_running_loop(), None)
         if opening is None:
@@ -242,6 +241,7 @@ class Database:
         return None if _failed(opening) else opening.result()
 
     def close_sync(self) -> None:
+        self._end_of_closed_loops()
         with self._lock:
             pool, self._sync = self._sync, None
             if not self._async:
@@ -253,7 +253,7 @@ class Database:
         self._check_fork()
         try:
             pool = self._user_async or await self._pool()
-            async with asyncio.timeout(_PATIENCE_SECONDS), _lent(pool) as connection:
+            async with asyncio.timeout(_PATIENCE_SECONDS), lent(pool, timeout=_WAIT_SECONDS) as connection:
                 return await use(connection)
         except psycopg.Error as error:
             raise self._translated(error) from error
@@ -291,33 +291,37 @@ class Database:
             self._pid = os.getpid()
         check_fork(self._pid)
 
-    async def _pool(self) -> AsyncConnectionPool[Any]:
+    async def _pool(self) -> LoopPool:
         loop = asyncio.get_running_loop()
         opening = self._async.get(loop)
         if opening is None or (opening.done() and _failed(opening)):
+            self._end_of_closed_loops()
             # one opening per loop, however many callers come at once; a failed one is tried again by the next caller
             opening = self._async[loop] = loop.create_task(self._open())
         return await asyncio.shield(opening)
 
-    async def _open(self) -> AsyncConnectionPool[Any]:
+    async def _open(self) -> LoopPool:
         # the address may start an embedded server, which takes a moment
         address = await asyncio.to_thread(self._address)
         connector = Connector(address, self._role, self._settings, everywhere=self._everywhere)
         # a pool keeps the reason of a failed start to itself: ask once directly, so that the error says it
         await (await connector.connect()).close()
-        pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
-            connector.conninfo,
-            kwargs={"autocommit": True, "prepare_threshold": 0},
-            configure=connector.prepare,
-            check=_check,
-            connection_class=OwnConnection,
-            min_size=1,
-            max_size=self._size,
-            open=False,
-            name="rota",
-        )
-        await pool.open()
+        pool = LoopPool(connector, size=self._size)
+        try:
+            # for the first connection, which who asks next would not wait for: another would be opened
+            await pool.open(wait=True, timeout=_WAIT_SECONDS)
+        except BaseException:
+            await pool.close()
+            raise
         return pool
+
+    def _end_of_closed_loops(self) -> None:
+        """Nobody can use those connections any more, or close them in order. A client for tests may open and close a loop for each of
+        its requests."""
+        for loop in [loop for found in self._async.keyrefs() if (loop := found()) is not None and loop.is_closed()]:
+            opening = self._async.pop(loop, None)  # it knows its loop, so that nothing else would free the two
+            if opening is not None and opening.done() and not _failed(opening):
+                opening.result().end()
 
     def _pool_sync(self) -> ConnectionPool[Any]:
         with self._lock:
@@ -364,27 +368,6 @@ class Borrowed(Foreign):
         return rows
 
 
-@contextlib.asynccontextmanager
-async def _lent(pool: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncConnection[Any]]:
-    """A connection of the pool. Before Python 3.12 who is cancelled at the moment it comes would not be told of that."""
-    task = asyncio.current_task()
-    asked = task.cancelling() if task else 0
-    async with pool.connection(timeout=_WAIT_SECONDS) as connection:
-        if task and task.cancelling() > asked:
-            raise asyncio.CancelledError
-        yield connection
-
-
-async def close_with_loop(pool: AsyncConnectionPool[Any]) -> None:
-    """Close a pool when the runner of its loop has cancelled its tasks, without which it closes no connection that it holds."""
-    while pool.get_stats().get("pool_available"):
-        # one that the server has closed is left out, and nobody is there any more to open another
-        with contextlib.suppress(PoolTimeout):
-            await (await pool.getconn(timeout=0.1)).close()
-    with contextlib.suppress(asyncio.CancelledError):
-        await pool.close()
-
-
 def _failed(opening: asyncio.Task[Any]) -> bool:
     return opening.cancelled() or opening.exception() is not None
 
@@ -401,11 +384,6 @@ def _patient(connection: Connection[Any]) -> Iterator[None]:
         yield
     finally:
         connection.patience = patience  # type: ignore[attr-defined]
-
-
-async def _check(connection: AsyncConnection[TupleRow]) -> None:
-    if not is_alive(connection):
-        raise psycopg.OperationalError("the server closed this idle connection")
 
 
 def _check_sync(connection: Connection[TupleRow]) -> None:

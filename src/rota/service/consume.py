@@ -26,6 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from rota.clock import Deadline, boottime
 from rota.errors import DatabaseUnavailable
 from rota.facts import DatabaseBack, DatabaseLost, Drained, Facts
+from rota.service.loop import note_refusing
 
 __all__ = ["Consumer", "Source"]
 
@@ -173,10 +174,11 @@ class Consumer(Generic[Item, Outcome]):
 
     def abandon(self, item: Item, outcome: Outcome) -> None:
         """Settle an item although its body does not end. Its slot stays taken until it does, and what it says then is void."""
-        for number, (_, running) in self._running.items():
+        for number, (task, running) in self._running.items():
             if running is item:
                 del self._running[number]
                 self._abandoned.add(number)
+                note_refusing(task)
                 self._take_in(item, outcome)
                 return
 
@@ -331,7 +333,9 @@ class Consumer(Generic[Item, Outcome]):
         self._give_up_running()
         if tasks:
             # a body that ignores its cancellation is not waited for: its item is handed back, which voids its token
-            await asyncio.wait(tasks, timeout=0.5)
+            _, refusing = await asyncio.wait(tasks, timeout=0.5)
+            for task in refusing:
+                note_refusing(task)
         unfinished = [item for _, item in self._running.values()]
         self._running.clear()
         return unfinished

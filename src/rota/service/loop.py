@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-__all__ = ["leave_stuck"]
+__all__ = ["leave_refusing", "leave_stuck", "note_refusing"]
 
 _PATIENCE_SECONDS = 0.5
+_REFUSING = "rota-refusing"
 
 
 async def leave_stuck() -> int:
@@ -21,6 +23,19 @@ async def leave_stuck() -> int:
     if not tasks:
         return 0
     _, refusing = await asyncio.wait(tasks, timeout=_PATIENCE_SECONDS)
+    for task in refusing:
+        asyncio.tasks._unregister_task(task)
+    return len(refusing)
+
+
+def note_refusing(task: asyncio.Task[Any]) -> None:
+    """This is a body that was given up, and goes on."""
+    task.set_name(_REFUSING)
+
+
+def leave_refusing() -> int:
+    """Let this loop be closed without bodies that were given up and still go on, where it is others' to end; returns how many."""
+    refusing = [task for task in asyncio.all_tasks() if task.get_name() == _REFUSING]
     for task in refusing:
         asyncio.tasks._unregister_task(task)
     return len(refusing)

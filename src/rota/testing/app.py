@@ -9,8 +9,6 @@ from datetime import timedelta
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
-from psycopg_pool import AsyncConnectionPool
-
 from rota.app import Rota
 from rota.clock import Duration, duration
 from rota.errors import ConfigurationError, RotaError, SchemaMissing
@@ -18,7 +16,8 @@ from rota.facts import JobCancelled, JobFailed, JobLost, JobSucceeded
 from rota.jobs.definition import Task
 from rota.jobs.job import Job
 from rota.pollers.pollers import Pollers
-from rota.postgres.pool import Database, UserPool, close_with_loop
+from rota.postgres.loop_pool import LoopPool, close_with_loop
+from rota.postgres.pool import Database, UserPool
 from rota.settings import Settings
 from rota.testing.clock import advance
 
@@ -109,13 +108,8 @@ class _LoopBoundDatabase(Database):
         super().__init__(*args, **named)
         self._closers: WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Task[None]]] = WeakKeyDictionary()
 
-    async def _open(self) -> AsyncConnectionPool[Any]:
+    async def _open(self) -> LoopPool:
         pool = await super()._open()
-        try:
-            await pool.wait()  # a connection still being made when the loop ends could not be closed
-        except BaseException:
-            await pool.close()
-            raise
         loop = asyncio.get_running_loop()
         self._closers.setdefault(loop, set()).add(loop.create_task(_close_with_loop(pool)))
         return pool
@@ -137,7 +131,7 @@ class _LoopBoundDatabase(Database):
         self.close_sync()
 
 
-async def _close_with_loop(pool: AsyncConnectionPool[Any]) -> None:
+async def _close_with_loop(pool: LoopPool) -> None:
     try:
         await asyncio.Event().wait()  # until the runner of the loop cancels what is left
     finally:

@@ -42,6 +42,7 @@ from rota.integrations.logging import log_facts
 from rota.runtime.budgets import Budgets
 from rota.runtime.health import health_of
 from rota.service.ending import ENDING
+from rota.service.loop import leave_refusing
 from rota.service.stages import stopped
 from rota.service.watchdog import watched
 
@@ -189,6 +190,9 @@ class Life:
             timer.cancel()
         if self.app is not None:
             await stopped(self.facts, "pool", self.app.close(), within=_POOL_SECONDS)
+            if refusing := leave_refusing():
+                error = TimeoutError(f"{refusing} coroutine(s) refuse to be cancelled")
+                self.facts.emit(StageFailed("bodies", error))
         self.facts.emit(Ended(boottime() - (self._began or boottime())))
         while self._undo:
             self._undo.pop()()
