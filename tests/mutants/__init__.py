@@ -12,6 +12,7 @@ from tests.mutants import (
     kernel,
     leadership,
     lifecycle,
+    loops,
     observing,
     people,
     poller_checks,
@@ -50,5 +51,6 @@ MUTANTS = [
     *health.MUTANTS,
     *facts_told.MUTANTS,
     *web.MUTANTS,
+    *loops.MUTANTS,
     *observing.MUTANTS,
 ]

@@ -21,8 +21,8 @@ MUTANTS = [
     Mutant(
         "an expectation forgotten by a look",
         "jobs/claimer.py",
-        "self._due_at = min([self._due_at, *found])",
-        "self._due_at = min(found, default=math.inf)",
+        "self._due_at = min([self._due_at, *(asked_at + due_in for due_in in found)])",
+        "self._due_at = min([math.inf, *(asked_at + due_in for due_in in found)])",
         CLAIM,
     ),
     Mutant(
@@ -35,8 +35,8 @@ MUTANTS = [
     Mutant(
         "a due time read from the head of its lane only",
         "jobs/claimer.py",
-        "asked_at + lane.next_due_in for lane in look.lanes if lane.next_due_in is not None",
-        "asked_at + lane.due_in for lane in look.lanes if lane.due_in > 0",
+        "lane.next_due_in for lane in look.lanes if lane.next_due_in is not None",
+        "lane.due_in for lane in look.lanes if lane.due_in > 0",
         CLAIM,
     ),
     Mutant(
@@ -77,7 +77,7 @@ MUTANTS = [
     Mutant(
         "jobs for others walked for every wake-up",
         "jobs/claimer.py",
-        "self._known |= dict.fromkeys(((lane.queue, lane.priority) for lane, _ in self._lanes), self._behind)",
+        "self._known |= {(lane.queue, lane.priority): self._behind for lane, _ in self._lanes if not lane.lines}",
         "pass",
         CLAIM,
     ),
