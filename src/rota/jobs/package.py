@@ -11,7 +11,7 @@ from rota.errors import ConfigurationError, UnknownTask
 from rota.jobs.definition import AsyncTask, Home, SyncTask, Task, TaskOptions
 from rota.jobs.enqueue import check_priority, check_redact
 from rota.jobs.places import check_process_task
-from rota.jobs.unique import Unique, read_unique
+from rota.jobs.unique import AnyUnique, read_unique
 from rota.postgres.names import check_name
 from rota.retry import Retry
 
@@ -57,7 +57,7 @@ class Package(Mapping[str, Task[..., Any]]):
         retry: Retry | int | None = ...,
         timeout: Duration | None = None,
         version: int = 1,
-        unique: Unique | str | bool | None = None,
+        unique: AnyUnique | str | bool | None = None,
         executor: Literal["process"] | None = None,
         redact: list[str] | tuple[str, ...] = (),
         retention: str | None = None,
@@ -74,7 +74,7 @@ class Package(Mapping[str, Task[..., Any]]):
         retry: Retry | int | None = Retry(),  # noqa: B008 - frozen, and shown as the default it is
         timeout: Duration | None = None,
         version: int = 1,
-        unique: Unique | str | bool | None = None,
+        unique: AnyUnique | str | bool | None = None,
         executor: Literal["process"] | None = None,
         redact: list[str] | tuple[str, ...] = (),
         retention: str | None = None,
