@@ -116,69 +116,68 @@ begin
         existing := false;
         stored := null;
         due := new.due_at;
-        if new.digest is not null then
+        while new.digest is not null loop
             select found.* into held from {schema}.unique_holder(new.job) as found;
             stored := held.job;
             due := least(greatest(new.due_at, held.not_before), held.not_after);
-            -- what this very call has put is not put again: it may have begun since
-            if stored is not null and not held.own and new.job #>> '{unique,conflict}' = 'replace' then
-                if new.job #>> '{unique,keep}' = 'first' and (stored ->> 'attempt')::integer = 0 then
-                    update {schema}.jobs as job
-                    set due_at = due
-                    where job.id = (held.job ->> 'id')::bigint
-                      and job.state in ('queued', 'blocked');
-                    -- as it was told before: its arguments may not be for this caller to read
-                    stored := stored || jsonb_build_object('due_at', due);
-                else
-                    update {schema}.jobs as job
-                    set args = new.job -> 'args',
-                        queue = coalesce(new.job ->> 'queue', 'default'),
-                        priority = coalesce((new.job ->> 'priority')::smallint, 0),
-                        version = coalesce((new.job ->> 'version')::smallint, 1),
-                        due_at = due,
-                        key = new.job ->> 'key',
-                        tags = new.tags,
-                        redact = new.redact,
-                        lost_limit = (new.job ->> 'lost_limit')::smallint,
-                        retention = new.job ->> 'retention',
-                        trace_context = new.job ->> 'trace_context',
-                        saved = null
-                    where job.id = (held.job ->> 'id')::bigint
-                      -- one that runs by now, or has run, is as it is
-                      and job.state in ('queued', 'blocked')
-                    returning to_jsonb(job) into stored;
-                end if;
-                if found then
-                    if (stored ->> 'attempt')::integer > 0 then
-                        -- the new call has all its attempts before it, and is not told the errors of the other as its own
-                        delete from {schema}.attempts as attempt
-                        where attempt.job_id = (stored ->> 'id')::bigint;
-                        update {schema}.jobs as job
-                        set attempt = 0,
-                            losses = 0
-                        where job.id = (stored ->> 'id')::bigint
-                        returning to_jsonb(job) into stored;
-                        update {schema}.uniques as last
-                        set since = clock
-                        where last.key = new.digest;
-                    end if;
-                    update {schema}.uniques as last
-                    set ended = null,
-                        job_id = (stored ->> 'id')::bigint,
-                        call = (new.job #>> '{unique,call}')::uuid,
-                        turn = (new.job #>> '{unique,turn}')::integer,
-                        created_at = (stored ->> 'created_at')::timestamptz,
-                        -- the job may be old, and a call that is repeated still finds what it replaced
-                        keep_until = greatest(last.keep_until, clock + interval '1 hour')
-                    where last.key = new.digest;
-                else
-                    -- it was claimed or ended while we waited for its row: look again at what there is now
-                    select found.* into held from {schema}.unique_holder(new.job) as found;
-                    stored := held.job;
-                    due := least(greatest(new.due_at, held.not_before), held.not_after);
-                end if;
+            -- what this very call has put is not put again, as it may have begun since; one that runs, or has run, is as it is
+            exit when (
+                not held.own and new.job #>> '{unique,conflict}' = 'replace' and stored ->> 'state' in ('queued', 'blocked')
+            ) is not true;
+            if new.job #>> '{unique,keep}' = 'first' and (stored ->> 'attempt')::integer = 0 then
+                update {schema}.jobs as job
+                set due_at = due
+                where job.id = (held.job ->> 'id')::bigint
+                  and job.state in ('queued', 'blocked')
+                  and job.attempt = (held.job ->> 'attempt')::integer;
+                -- as it was told before: its arguments may not be for this caller to read
+                stored := stored || jsonb_build_object('due_at', due);
+            else
+                update {schema}.jobs as job
+                set args = new.job -> 'args',
+                    queue = coalesce(new.job ->> 'queue', 'default'),
+                    priority = coalesce((new.job ->> 'priority')::smallint, 0),
+                    version = coalesce((new.job ->> 'version')::smallint, 1),
+                    due_at = due,
+                    key = new.job ->> 'key',
+                    tags = new.tags,
+                    redact = new.redact,
+                    lost_limit = (new.job ->> 'lost_limit')::smallint,
+                    retention = new.job ->> 'retention',
+                    trace_context = new.job ->> 'trace_context',
+                    saved = null
+                where job.id = (held.job ->> 'id')::bigint
+                  and job.state in ('queued', 'blocked')
+                  and job.attempt = (held.job ->> 'attempt')::integer
+                returning to_jsonb(job) into stored;
             end if;
-        end if;
+            -- it was claimed or ended while we waited for its row: look again at what there is now
+            continue when not found;
+            if (stored ->> 'attempt')::integer > 0 then
+                -- the new call has all its attempts before it, and is not told the errors of the other as its own
+                delete from {schema}.attempts as attempt
+                where attempt.job_id = (stored ->> 'id')::bigint;
+                update {schema}.jobs as job
+                set attempt = 0,
+                    losses = 0
+                where job.id = (stored ->> 'id')::bigint
+                returning to_jsonb(job) into stored;
+                -- and it is the first of those that the job stands for now
+                update {schema}.uniques as last
+                set since = clock
+                where last.key = new.digest;
+            end if;
+            update {schema}.uniques as last
+            set ended = null,
+                job_id = (stored ->> 'id')::bigint,
+                call = (new.job #>> '{unique,call}')::uuid,
+                turn = (new.job #>> '{unique,turn}')::integer,
+                created_at = (stored ->> 'created_at')::timestamptz,
+                -- the job may be old, and a call that is repeated still finds what it replaced
+                keep_until = greatest(last.keep_until, clock + interval '1 hour')
+            where last.key = new.digest;
+            exit;
+        end loop;
         if stored is not null then
             existing := not held.own;
             id := stored ->> 'id'; created_at := stored ->> 'created_at'; due_at := stored ->> 'due_at'; state := stored ->> 'state';
