@@ -13,16 +13,24 @@ from uuid import uuid4
 import psycopg
 import pytest
 from tests.interleave import at_once
+from tests.jobs.statements import CHANNEL, ask
 from tests.jobs.test_unique import forget
 
 from rota import ConfigurationError, Debounce, Discard, Job, Retry, Rota, Throttle, Unique
+from rota.jobs.cancel import cancel_jobs
 from rota.jobs.enqueue import put_jobs
 from rota.testing import TcpProxy, TestRota, until_sync
 
 KINDS = [Debounce("10m", by="key"), Throttle("10m", by="key")]
 KEEPS: list[Any] = ["first", "last"]
 EVERY_WAY = [replace(kind, keep=kept) for kind in KINDS for kept in KEEPS]
-every_way = pytest.mark.parametrize("way", EVERY_WAY, ids=lambda way: f"{type(way).__name__}-{way.keep}")
+
+
+def named(way: Any) -> str:
+    return f"{type(way).__name__}-{way.keep}"
+
+
+every_way = pytest.mark.parametrize("way", EVERY_WAY, ids=named)
 
 
 @pytest.fixture
@@ -491,8 +499,7 @@ async def test_a_transaction_that_waits_for_a_key_learns_what_became_of_it(
         await psycopg.AsyncConnection.connect(rota_database) as one,
         await psycopg.AsyncConnection.connect(rota_database) as two,
     ):
-        # a key that was in use before is locked like a new one
-        await (await index.enqueue(1, "before")).cancel()
+        await (await index.enqueue(1, "before")).cancel()  # a key that was in use is locked like a new one
         first = await index.on(one).enqueue(1, "a")
         waiting = asyncio.create_task(index.on(two).enqueue(1, "b"))
         await asyncio.wait([waiting], timeout=0.1)
@@ -503,6 +510,21 @@ async def test_a_transaction_that_waits_for_a_key_learns_what_became_of_it(
 
     assert second.existing == (ends == "commit") == (second.id == first.id)
     assert texts(rota_app.enqueued()) == ["a" if (way.keep, ends) == ("first", "commit") else "b"]
+
+
+@pytest.mark.parametrize("way", [way for way in EVERY_WAY if way != KINDS[1]], ids=named)
+def test_calls_whose_job_is_cancelled_under_them_are_one_job(
+    rota_app: TestRota, db: psycopg.Connection[Any], way: Any
+) -> None:
+    index = rota_app.task(name="index", unique=way)(lambda key, text: None)
+    first = index.enqueue_sync(1, "a")
+
+    in_the_way = f"select from rota.jobs where id = {first.id} for update"
+    calls: list[Any] = [lambda: index.enqueue_sync(1, "b"), lambda: index.enqueue_sync(1, "c")]
+    futures = at_once(db, in_the_way, calls, then=lambda: ask(db, cancel_jobs([first.id], None, CHANNEL)))
+
+    assert [future.result().existing for future in futures] == [False, True]
+    assert texts(rota_app.enqueued()) == ["b" if way.keep == "first" else "c"]
 
 
 @every_way

@@ -128,7 +128,7 @@ begin
                 update {schema}.jobs as job
                 set due_at = due
                 where job.id = (held.job ->> 'id')::bigint
-                  and job.state in ('queued', 'blocked')
+                  -- unless it has begun since
                   and job.attempt = (held.job ->> 'attempt')::integer;
                 -- as it was told before: its arguments may not be for this caller to read
                 stored := stored || jsonb_build_object('due_at', due);
@@ -147,11 +147,10 @@ begin
                     trace_context = new.job ->> 'trace_context',
                     saved = null
                 where job.id = (held.job ->> 'id')::bigint
-                  and job.state in ('queued', 'blocked')
                   and job.attempt = (held.job ->> 'attempt')::integer
                 returning to_jsonb(job) into stored;
             end if;
-            -- it was claimed or ended while we waited for its row: look again at what there is now
+            -- it has begun or ended while we waited for its row: look again at what there is now
             continue when not found;
             if (stored ->> 'attempt')::integer > 0 then
                 -- the new call has all its attempts before it, and is not told the errors of the other as its own
