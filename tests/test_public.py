@@ -19,7 +19,7 @@ def _modules_after(code: str) -> set[str]:
 
 PUBLIC = """
     Adaptive Changed DueRow ParkedRow PollStats PollTransaction Poller PollerView RunningPoll current_poll
-    Rota Package Task Retry Unique Snooze Discard Retention Codec Job NewJob RunningJob Transaction AttemptError
+    Rota Package Task Retry Unique Debounce Throttle Snooze Discard Retention Codec Job NewJob RunningJob Transaction AttemptError
     Explanation Letter Erased Schedule ScheduleDefinition ScheduleRun SchedulesPut Exclude Term current_job
     DrainMiddleware draining
     RotaError AppNotFound ClaimLost ConfigurationError DatabaseUnavailable EmbeddedError ForeignDatabase ForkedProcess

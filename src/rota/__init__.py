@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rota.jobs.package import Package
     from rota.jobs.retention import Retention
     from rota.jobs.running import RunningJob, Transaction, current_job
-    from rota.jobs.unique import Unique
+    from rota.jobs.unique import Debounce, Throttle, Unique
     from rota.leases.term import Term
     from rota.pollers.adaptive import Adaptive, Changed
     from rota.pollers.inspect import DueRow, ParkedRow, PollerView
@@ -63,6 +63,8 @@ __all__ = [
     "Task",
     "Retry",
     "Unique",
+    "Debounce",
+    "Throttle",
     "Limit",
     "Snooze",
     "Discard",
@@ -137,7 +139,7 @@ _ROOMS = {
     "rota.retry": ("Retry",),
     "rota.jobs.running": ("RunningJob", "Transaction", "current_job"),
     "rota.jobs.limit": ("Limit",),
-    "rota.jobs.unique": ("Unique",),
+    "rota.jobs.unique": ("Debounce", "Throttle", "Unique"),
     "rota.leases.term": ("Term",),
     "rota.pollers.adaptive": ("Adaptive", "Changed"),
     "rota.pollers.inspect": ("DueRow", "ParkedRow", "PollerView"),

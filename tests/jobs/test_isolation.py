@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +26,7 @@ from rota.facts import ControlLost, DatabaseLost, JobClaimLost
 from rota.failure import Failure
 from rota.jobs.cancel import cancel_jobs, discard_jobs
 from rota.jobs.claim import ClaimedJob, claim, claim_suspect, give_back_claim
-from rota.jobs.job import NewJob
+from rota.jobs.job import NewJob, NewUnique
 from rota.jobs.lanes import Lane
 from rota.jobs.outcome import Buried, Cancelled, HandedBack, Lost, Retried, Snoozed, Succeeded
 from rota.jobs.report import report_progress, save_checkpoint
@@ -390,6 +391,80 @@ def test_who_replaces_a_job_that_is_being_claimed_learns_whether_it_did(stage: S
         assert told == [(1, True, "queued" if replaced else "running")]
         assert [job.args for job in claimed] in ([], ['{"new": true}' if replaced else "{}"])
         assert stage.states() == ["running" if claimed else "queued"]
+
+
+def collapsed(kind: str, keep: str, n: int) -> NewJob:
+    """A call that a debounce or a throttle collapses with others."""
+    period = {"hold": 3600.0} if kind == "throttle" else {}
+    conflict = "return" if (kind, keep) == ("throttle", "first") else "replace"
+    asked = NewUnique("k", ("queued", "blocked"), None, conflict, keep, **period)
+    return NewJob("t", json.dumps({"n": n}), unique=asked, delay=None if kind == "throttle" else 0.0)
+
+
+every_collapse = pytest.mark.parametrize(
+    ("kind", "keep"), [(kind, keep) for kind in ("debounce", "throttle") for keep in ("first", "last")]
+)
+
+
+@every_collapse
+def test_of_calls_that_are_collapsed_one_puts_the_job_and_the_others_learn_which(
+    stage: Stage, kind: str, keep: str
+) -> None:
+    scripts = [[putting(collapsed(kind, keep, n)), commit] for n in (1, 2)]
+    for one, two in stage.play(*scripts, given=queued(0)):
+        first = 1 if one == [(1, False, "queued")] else 2
+        assert sorted(one + two) == [(1, False, "queued"), (1, True, "queued")]
+        assert stage.column("args") == [{"n": first if keep == "first" else 3 - first}]
+
+
+@every_collapse
+def test_a_call_that_is_rolled_back_collapses_with_none(stage: Stage, kind: str, keep: str) -> None:
+    undone, done = [putting(collapsed(kind, keep, 1)), roll_back], [putting(collapsed(kind, keep, 2)), commit]
+    for _, [(_, existing, _)] in stage.play(undone, done, given=queued(0)):
+        assert not existing
+        assert stage.column("args") == [{"n": 2}]
+
+
+@every_collapse
+def test_a_call_for_a_job_that_is_being_claimed_is_one_with_it_or_comes_after_it(
+    stage: Stage, kind: str, keep: str
+) -> None:
+    claims, calls = [step(claiming(ONE)), commit], [putting(collapsed(kind, keep, 2)), commit]
+    given = lambda db: ask(db, put(collapsed(kind, keep, 1)))  # noqa: E731
+    for claimed, [(id, existing, state)] in stage.play(claims, calls, given=given):
+        ran = [json.loads(job.args)["n"] for job in claimed]
+        left = [value["n"] for value in stage.column("args")]
+        if keep == "last":
+            # the last call is never lost: it runs, or waits
+            assert (ran, left) in (([2], [2]), ([], [2]), ([1], [1, 2]))
+        if existing:
+            assert id == 1
+            assert state == "queued" or (kind, keep, state) == ("throttle", "first", "running")
+            assert stage.states() == ["running" if claimed else "queued"]
+        else:
+            assert (id, ran, stage.states()) == (2, [1], ["running", "queued"])
+            assert kind == "debounce" or keep == "last"
+        if kind == "throttle" and not existing:
+            began, due = stage.column("claimed_at")[0], stage.column("due_at")[1]
+            assert due == began + timedelta(hours=1)
+
+
+@pytest.mark.parametrize("outcome", list(OUTCOMES))
+@every_collapse
+def test_a_call_while_an_attempt_settles_is_never_lost_and_never_adds_two_that_wait(
+    stage: Stage, kind: str, keep: str, outcome: str
+) -> None:
+    def given(db: Db) -> None:
+        ask(db, put(collapsed(kind, keep, 1)))
+        ask(db, replace(claiming(ONE), params={**claiming(ONE).params, "token": 7}))
+
+    settles, calls = [step(OUTCOMES[outcome](held(1))), commit], [putting(collapsed(kind, keep, 2)), commit]
+    for settled, [(id, existing, _)] in stage.play(settles, calls, given=given):
+        assert settled
+        assert id == (1 if existing else 2)
+        assert len(stage.rows()) == id
+        if (kind, keep) != ("throttle", "first"):
+            assert {"n": 2} in stage.column("args") or (existing and keep == "first")
 
 
 @every_outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     changes,
+    collapse,
     concurrency,
     doctor,
     due_rows,
@@ -51,6 +52,7 @@ MUTANTS = [
     *health.MUTANTS,
     *facts_told.MUTANTS,
     *web.MUTANTS,
+    *collapse.MUTANTS,
     *loops.MUTANTS,
     *observing.MUTANTS,
 ]

@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 MODEL = "tests/jobs/test_model.py"
 PAIRS = "tests/jobs/test_isolation.py"
 ASK = "tests/postgres/test_ask.py"
-QUEUE = "postgres/migrations/0002_job_queue.sql"
+PUT = "postgres/migrations/0009_collapse.sql"
 
 _LOCK = "            limit %(limit)s\n            for update skip locked"
 _LANE = """\
@@ -53,9 +53,9 @@ _BOTH = [
     ),
     (
         "a running job that is replaced",
-        QUEUE,
-        "                  and job.state in ('queued', 'blocked')\n                returning",
-        "                returning",
+        PUT,
+        " = 'replace' and stored ->> 'state' in ('queued', 'blocked')\n",
+        " = 'replace' and stored is not null\n",
     ),
 ]
 
@@ -101,14 +101,14 @@ MUTANTS = [
     ),
     Mutant(
         "keys not locked before the first job is put",
-        QUEUE,
+        PUT,
         "on conflict (key) do update set key = excluded.key",
         "on conflict (key) do nothing",
         PAIRS,
     ),
     Mutant(
         "keys locked in any order",
-        QUEUE,
+        PUT,
         "select distinct (job #>> '{unique,digest}')::uuid as key\n    from jsonb_array_elements(jobs || later) as job\n"
         "    where job ? 'unique'\n    order by key\n",
         "select (job #>> '{unique,digest}')::uuid as key\n    from jsonb_array_elements(jobs || later) as job\n"
@@ -117,14 +117,14 @@ MUTANTS = [
     ),
     Mutant(
         "jobs replaced in another order",
-        QUEUE,
+        PUT,
         "        order by job.id\n        for update;",
         "        order by job.id desc\n        for update;",
         PAIRS,
     ),
     Mutant(
         "plain jobs that read others",
-        QUEUE,
+        PUT,
         """if (jobs || later) @? '$[*].unique ? (@.conflict == "replace")' then""",
         "if true then",
         PAIRS,

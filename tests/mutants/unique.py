@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 QUEUE = "postgres/migrations/0002_job_queue.sql"
+PUT = "postgres/migrations/0009_collapse.sql"
 RETENTION = "postgres/migrations/0003_retention.sql"
 DEAD = "tests/jobs/test_dead.py"
 UNIQUE = "tests/jobs/test_unique.py"
@@ -12,36 +13,36 @@ UNIQUE = "tests/jobs/test_unique.py"
 MUTANTS = [
     Mutant(
         "unique keys without their lock",
-        QUEUE,
+        PUT,
         "on conflict (key) do update set key = excluded.key",
         "on conflict (key) do nothing",
         UNIQUE,
     ),
     Mutant(
         "a repeated call that adds a twin",
-        QUEUE,
+        PUT,
         "own := coalesce(last.call = (new #>> '{unique,call}')::uuid, false);",
         "own := false;",
         UNIQUE,
     ),
     Mutant(
         "arguments shown to whoever may only enqueue",
-        QUEUE,
+        PUT,
         "'{saved,args,result}'",
         "'{saved}'",
         "tests/postgres/test_roles.py",
     ),
     Mutant(
         "keys of later parts not locked",
-        QUEUE,
+        PUT,
         "from jsonb_array_elements(jobs || later) as spec",
         "from jsonb_array_elements(jobs) as spec",
         UNIQUE,
     ),
-    Mutant("a key that stays ended", QUEUE, ",\n                    ended = null", "", UNIQUE),
+    Mutant("a key that stays ended", PUT, ",\n                    ended = null", "", UNIQUE),
     Mutant(
         "nobody woken for jobs of a transaction",
-        QUEUE,
+        PUT,
         "    perform {schema}.notify('{wake_channel}', queues.queue)",
         "    perform 1",
         "tests/flows/test_in_your_transaction.py",
@@ -97,29 +98,35 @@ MUTANTS = [
     ),
     Mutant(
         "a replaced key forgotten before the repeat comes",
-        QUEUE,
+        PUT,
         "keep_until = greatest(last.keep_until, clock + interval '1 hour')",
         "keep_until = last.keep_until",
         UNIQUE,
     ),
-    Mutant("a repeated replacement that begins anew", QUEUE, " and not held.own and new.job", " and new.job", UNIQUE),
+    Mutant(
+        "a repeated replacement that begins anew",
+        PUT,
+        "not held.own and new.job #>> '{unique,conflict}'",
+        "new.job #>> '{unique,conflict}'",
+        UNIQUE,
+    ),
     Mutant(
         "errors of the call that was replaced",
-        QUEUE,
-        "delete from {schema}.attempts as attempt\n                        where attempt.job_id = (stored ->> 'id')::bigint;",
-        "",
+        PUT,
+        "delete from {schema}.attempts as attempt\n                where attempt.job_id = (stored ->> 'id')::bigint;",
+        "perform 1;",
         UNIQUE,
     ),
     Mutant(
         "losses of the call that was replaced",
-        QUEUE,
-        "                            losses = 0\n",
-        "                            losses = job.losses\n",
+        PUT,
+        "                set attempt = 0,\n                    losses = 0\n",
+        "                set attempt = 0\n",
         UNIQUE,
     ),
     Mutant(
         "twins of a repeated call",
-        QUEUE,
+        PUT,
         "    own := own and last.turn >= (new #>> '{unique,turn}')::integer;\n",
         "",
         UNIQUE,

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from rota import DatabaseUnavailable, LeadershipHeld, LeadershipLost, NotPossible, Rota, RotaError, Unique
+from rota import DatabaseUnavailable, Debounce, LeadershipHeld, LeadershipLost, NotPossible, Rota, RotaError, Unique
 from rota.facts import TakeoverHindered
 from rota.leases.prune import prune_leases
 from rota.leases.terms import find_burden, leave_standbys
@@ -175,10 +175,13 @@ async def test_who_meets_a_job_under_its_key_reads_its_arguments_only_with_the_r
         met = await front.tasks["double"].using(unique="k").enqueue(1)
         replaced = await front.tasks["double"].using(unique=Unique(by="k", conflict="replace")).enqueue(2)
         known = await back.tasks["double"].using(unique="k").enqueue(3)
+        put_off = await front.tasks["double"].using(unique=Debounce("1h", by="k", keep="first")).enqueue(4)
 
         assert (met.id, met.args, met.tags) == (first.id, None, ("theirs",))
         assert (replaced.id, replaced.args) == (first.id, {"n": 2})
         assert (known.id, known.args) == (first.id, {"n": 2})
+        assert (put_off.id, put_off.args) == (first.id, None)
+        assert (await back.jobs.get(first.id)).due_at == put_off.due_at > first.due_at
 
 
 async def test_who_looks_can_change_nothing(roles: Roles) -> None:

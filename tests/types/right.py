@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar, assert_type
 from psycopg import AsyncConnection, Connection
 
 from rota import (
+    Debounce,
     Discard,
     Exclude,
     Job,
@@ -23,6 +24,7 @@ from rota import (
     SchedulesPut,
     Snooze,
     Task,
+    Throttle,
     Unique,
     current_job,
 )
@@ -94,6 +96,9 @@ app.task(unique=Unique())
 app.task(unique=Unique(by="{a}", within="10m", states=("queued", "running"), conflict="raise"))
 app.task(unique=Unique(by=lambda a, b: a, within=timedelta(hours=1), conflict="replace"))
 app.task(unique=Unique(by=None, within=None, conflict="return"))
+app.task(unique=Debounce("10s"))
+app.task(unique=Debounce(timedelta(seconds=10), by="a", keep="first", longest="1m"))
+app.task(unique=Throttle(10, by=lambda a: a, keep="last"))
 
 
 @app.task(version=2, unique=True, executor="process", redact=("b",), retention="30d")
@@ -165,6 +170,7 @@ async def using() -> None:
     assert_type(await add.using(unique="order-7").enqueue(1), Job[int])
     assert_type(await add.using(unique=True).enqueue(1), Job[int])
     assert_type(await add.using(unique=Unique(within="1h")).enqueue(1), Job[int])
+    assert_type(await add.using(unique=Debounce("10s", by="a")).enqueue(1), Job[int])
     assert_type(await add.using(key="customer-7").enqueue(1), Job[int])
     assert_type(await add.using().enqueue(1), Job[int])
     assert_type(add.using(delay="5m").enqueue_sync(1), Job[int])

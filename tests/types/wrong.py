@@ -7,7 +7,7 @@ from datetime import datetime
 from psycopg import AsyncConnection
 
 import rota
-from rota import Discard, Job, Package, Retry, Rota, RunningJob, Snooze, Task, Unique
+from rota import Debounce, Discard, Job, Package, Retry, Rota, RunningJob, Snooze, Task, Throttle, Unique
 
 app = Rota()
 mail = Package("mail")
@@ -202,6 +202,10 @@ def options() -> None:
     Unique(conflict="ignore")  # wrong: no answer to a conflict of that name
     Unique(conflict=None)  # wrong: type of conflict
     Unique(key="a")  # wrong: unknown option
+    Debounce()  # wrong: no period
+    Debounce("10s", keep="both")  # wrong: no call of that name
+    Throttle("10s", longest="1m")  # wrong: unknown option
+    app.task(unique=[Unique(), Debounce("10s")])  # wrong: several kinds at once
     Snooze(["10m"])  # wrong: type of the pause
     Snooze()  # wrong: pause missing
     Discard(7)  # wrong: type of the reason

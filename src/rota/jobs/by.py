@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
 from datetime import date, time
 from typing import Any
 
@@ -14,58 +13,56 @@ from rota.jobs.arguments import LIMIT, Signature
 from rota.jobs.conversion.build import Builder
 from rota.jobs.conversion.plain import Room, brief, shown
 
-__all__ = ["By", "Key"]
+__all__ = ["Key", "check_by", "key_by"]
 
 Key = Callable[..., object] | str
 
 
-@dataclass(frozen=True, slots=True)
-class By:
-    """How the key of a call is made: by a function of some arguments, or the argument of this name; `kind` says what for."""
-
-    by: Key
-    kind: str  # Unique, Limit
-    noun: str  # unique key, limit key
-
-    def check(self, signature: Signature) -> None:
-        """Refuse a function of what the task does not have, where it is declared rather than at the first enqueue."""
-        if callable(self.by):
-            asked = set(_asked(self.by) or ())
-            if not asked <= set(signature.names):
-                raise ConfigurationError(
-                    f"{self.kind}(by=...) asks for {', '.join(sorted(asked - set(signature.names)))}, and the task has only "
-                    f"{', '.join(signature.names) or 'no parameters'}. Name the function's parameters after the task's."
-                )
-
-    def of(self, task: str, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """The key of a call with these arguments, which fit. Raises InvalidArguments."""
-        refused = f"Task {task!r} was not enqueued:"
-        values = signature.values(args, kwargs)
-        if isinstance(self.by, str):
-            asked, key = self.by, values[self.by]
-        else:
-            names = _asked(self.by)
-            given = values if names is None else {name: values[name] for name in names}
-            asked = f"a function of {', '.join(given) or 'nothing'}"
-            try:
-                key = self.by(**given)
-            except Exception as error:
-                raise InvalidArguments(
-                    f"{refused} its {self.noun}, {asked}, failed with {brief(error)}. Let {self.kind}(by=...) return a key for "
-                    f"every call that fits, or enqueue without {self.kind.lower()}."
-                ) from error
-        if key is None:
-            raise InvalidArguments(
-                f"{refused} its {self.noun}, {asked}, is None, which would make it the same as every other such call. Return a "
-                f"key, or enqueue without {self.kind.lower()}."
+def check_by(by: Key | None, kind: str, signature: Signature) -> None:
+    """Refuse a function of what the task does not have, where it is declared rather than at the first enqueue."""
+    if callable(by):
+        asked = set(_asked(by) or ())
+        if not asked <= set(signature.names):
+            raise ConfigurationError(
+                f"{kind}(by=...) asks for {', '.join(sorted(asked - set(signature.names)))}, and the task has only "
+                f"{', '.join(signature.names) or 'no parameters'}. Name the function's parameters after the task's."
             )
+
+
+def key_by(
+    by: Key, kind: str, option: str, task: str, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> str:
+    """The key of a call with these arguments, which fit: of a function of some of them, or the argument of this name.
+
+    `kind` is the class and `option` the option that wants it. Raises InvalidArguments.
+    """
+    refused = f"Task {task!r} was not enqueued:"
+    values = signature.values(args, kwargs)
+    if isinstance(by, str):
+        asked, key = by, values[by]
+    else:
+        names = _asked(by)
+        given = values if names is None else {name: values[name] for name in names}
+        asked = f"a function of {', '.join(given) or 'nothing'}"
         try:
-            return _text(key)
+            key = by(**given)
         except Exception as error:
             raise InvalidArguments(
-                f"{refused} its {self.noun}, {asked}, is {shown(key)}, and nothing says how to write that so that equal keys are "
-                "the same text everywhere. Use text, numbers, or lists of these."
+                f"{refused} its {option} key, {asked}, failed with {brief(error)}. Let {kind}(by=...) return a key for "
+                f"every call that fits, or enqueue without {option}."
             ) from error
+    if key is None:
+        raise InvalidArguments(
+            f"{refused} its {option} key, {asked}, is None, which would make it the same as every other such call. Return a "
+            f"key, or enqueue without {option}."
+        )
+    try:
+        return _text(key)
+    except Exception as error:
+        raise InvalidArguments(
+            f"{refused} its {option} key, {asked}, is {shown(key)}, and nothing says how to write that so that equal keys are "
+            "the same text everywhere. Use text, numbers, or lists of these."
+        ) from error
 
 
 def _text(key: object) -> str:

@@ -11,14 +11,14 @@ from datetime import datetime
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from rota.blot import forms
-from rota.clock import Duration
+from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError
 from rota.jobs.arguments import Signature
 from rota.jobs.enqueue import check_at, check_delay, check_priority, check_tags
 from rota.jobs.job import Job, NewJob
 from rota.jobs.limit import Limit
 from rota.jobs.redact import texts_in
-from rota.jobs.unique import Unique, read_unique
+from rota.jobs.unique import AnyUnique, Debounce, Throttle, read_unique
 from rota.postgres.foreign import foreign
 from rota.postgres.names import check_name
 from rota.retry import Retry
@@ -50,7 +50,7 @@ class TaskOptions:
     retry: Retry = field(default_factory=Retry)
     timeout: float | None = None
     version: int = 1
-    unique: Unique | None = None
+    unique: AnyUnique | None = None
     limit: Limit | None = None
     executor: str | None = None
     redact: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class JobOptions(TypedDict, total=False):
     priority: int | None
     tags: list[str] | tuple[str, ...] | None
     wake: bool
-    unique: Unique | str | bool | None
+    unique: AnyUnique | str | bool | None
     key: str | int | None
 
 
@@ -98,9 +98,9 @@ class Task(Generic[P, R_co]):
     def using(self, **options: Unpack[JobOptions]) -> BoundTask[P, R_co]:
         """The same task with options for the next job: `task.using(delay="5m").enqueue(7)`.
 
-        `delay` or `at`: when it is due. `queue`, `priority`: the higher runs first. `unique`: a Unique, a key, or True for all
-        arguments. `key`: what it is ordered and limited by. `tags`: texts to find it by. `wake=False` leaves it to the workers'
-        polling.
+        `delay` or `at`: when it is due. `queue`, `priority`: the higher runs first. `unique`: a Unique, Debounce or Throttle, a
+        key, or True for all arguments. `key`: what it is ordered and limited by. `tags`: texts to find it by. `wake=False` leaves
+        it to the workers' polling.
         """
         return self._next.using(**options)
 
@@ -188,7 +188,7 @@ class BoundTask(Generic[P, R_co]):
 
     task: Task[P, R_co]
     template: NewJob
-    unique: Unique | None = None
+    unique: AnyUnique | None = None
     connection: Any = None
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
@@ -196,6 +196,8 @@ class BoundTask(Generic[P, R_co]):
         new = replace(self.template, args=signature.encode(args, kwargs))
         if self.unique is not None:
             new = replace(new, unique=self.unique.of(self.task.name, signature, args, kwargs))
+        if isinstance(self.unique, Debounce):
+            new = replace(new, delay=seconds(self.unique.period))
         if (limit := self.task.options.limit) is not None:
             key = limit.key_of(new, signature, args, kwargs)
             new = replace(new, key=key, line=limit.line_of(new.task, key))
@@ -238,7 +240,13 @@ class BoundTask(Generic[P, R_co]):
             unique = read_unique(options["unique"])
             if unique is not None:
                 unique.check(self.task.signature)
-        return replace(self, template=replace(self.template, **changes), unique=unique)
+        template = replace(self.template, **changes)
+        if isinstance(unique, Debounce | Throttle) and (template.delay is not None or template.at is not None):
+            raise ConfigurationError(
+                f"{self.task.name!r} cannot be enqueued with a delay or a time of its own: its {type(unique).__name__} says when it "
+                "is due. Leave one of them out; unique=None undoes what the task says."
+            )
+        return replace(self, template=template, unique=unique)
 
     def on(self, connection: Any) -> Self:
         """The same in the transaction of a connection of yours; see Task.on."""

@@ -273,6 +273,9 @@ def _written(new: NewJob, call: UUID | None, place: int, codec: Codec | None, tr
             **_key(new, new.unique),
             "states": list(new.unique.states),
             "within": new.unique.within,
+            "keep": new.unique.keep,
+            "longest": new.unique.longest,
+            "hold": new.unique.hold,
             "call": None if call is None else str(call),
             "turn": place,  # a twin in the same call is not a repetition
         }

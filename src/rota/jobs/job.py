@@ -26,6 +26,12 @@ class NewUnique:
     states: tuple[str, ...]
     within: float | None
     conflict: str
+    #: of the calls that are collapsed, the one whose arguments count: first or last
+    keep: str | None = None
+    #: how many seconds after the first call the last may put the job off to
+    longest: float | None = None
+    #: how many seconds after a job has begun the next one may
+    hold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

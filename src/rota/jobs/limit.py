@@ -13,7 +13,7 @@ from uuid import UUID
 
 from rota.errors import ConfigurationError
 from rota.jobs.arguments import Signature
-from rota.jobs.by import By, Key
+from rota.jobs.by import Key, check_by, key_by
 from rota.jobs.enqueue import digest
 from rota.jobs.job import NewJob
 from rota.jobs.rate import Rate, read_rate
@@ -69,25 +69,19 @@ class Limit:
                 f"Limit(by={self.by!r}) names no argument of the task: it has "
                 f"{', '.join(signature.names) or 'no parameters'}."
             )
-        if self.by is not None:
-            self._by.check(signature)
+        check_by(self.by, "Limit", signature)
 
     def key_of(self, new: NewJob, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """The key of a call with these arguments, unless one was given. Raises InvalidArguments."""
         if self.by is None or new.key is not None:
             return new.key
-        key = self._by.of(new.task, signature, args, kwargs)
+        key = key_by(self.by, "Limit", "limit", new.task, signature, args, kwargs)
         # as a key that someone gives; a longer one is as good as its digest, which nobody can read
         return key if 0 < len(key) <= LONGEST_KEY and "\x00" not in key else str(digest("", key))
 
     def line_of(self, task: str, key: str | None) -> UUID:
         """Where jobs of the task with this key wait; in SQL this is `line_of`."""
         return digest(task, (key or "") if self.by is not None else "")
-
-    @property
-    def _by(self) -> By:
-        assert self.by is not None
-        return By(self.by, "Limit", "limit key")
 
 
 def read_limit(limit: Limit | int | None) -> Limit | None:

@@ -12,7 +12,7 @@ from rota.jobs.definition import AsyncTask, Home, SyncTask, Task, TaskOptions
 from rota.jobs.enqueue import check_priority, check_redact
 from rota.jobs.limit import Limit, read_limit
 from rota.jobs.places import check_process_task
-from rota.jobs.unique import Unique, read_unique
+from rota.jobs.unique import AnyUnique, read_unique
 from rota.postgres.names import check_name
 from rota.retry import Retry
 
@@ -58,7 +58,7 @@ class Package(Mapping[str, Task[..., Any]]):
         retry: Retry | int | None = ...,
         timeout: Duration | None = None,
         version: int = 1,
-        unique: Unique | str | bool | None = None,
+        unique: AnyUnique | str | bool | None = None,
         limit: Limit | int | None = None,
         executor: Literal["process"] | None = None,
         redact: list[str] | tuple[str, ...] = (),
@@ -76,7 +76,7 @@ class Package(Mapping[str, Task[..., Any]]):
         retry: Retry | int | None = Retry(),  # noqa: B008 - frozen, and shown as the default it is
         timeout: Duration | None = None,
         version: int = 1,
-        unique: Unique | str | bool | None = None,
+        unique: AnyUnique | str | bool | None = None,
         limit: Limit | int | None = None,
         executor: Literal["process"] | None = None,
         redact: list[str] | tuple[str, ...] = (),

@@ -1,25 +1,28 @@
-"""Unique jobs: what makes two jobs the same, while which of them exists, and what happens to the second."""
+"""Unique jobs: what makes two jobs the same, while which of them exists, and what happens to the second.
+
+A Unique says all of it. A Debounce and a Throttle are the two ways to collapse the calls that come within a period.
+"""
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, time
 from typing import Any, Literal, get_args
 
 from rota.clock import Duration, seconds
-from rota.errors import ConfigurationError, InvalidArguments
-from rota.jobs.arguments import LIMIT, Signature
-from rota.jobs.conversion.build import Builder
-from rota.jobs.conversion.plain import Room, brief, shown
+from rota.errors import ConfigurationError
+from rota.jobs.arguments import Signature
+from rota.jobs.by import Key, check_by, key_by
 from rota.jobs.job import NewUnique
 
-__all__ = ["Unique", "read_unique"]
+__all__ = ["AnyUnique", "Debounce", "Throttle", "Unique", "read_unique"]
 
 Conflict = Literal["return", "raise", "replace"]
+Keep = Literal["first", "last"]
 _STATES = ("queued", "blocked", "running", "succeeded", "dead", "cancelled")
+_WAITING = ("queued", "blocked")
+LONGEST_PERIOD = 100 * 365 * 86400.0  # as for delays: the calendar goes on a while after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Unique:
     or JobExists is raised, or the one there is takes the arguments, due time and options of the new one if it still waits.
     """
 
-    by: Callable[..., object] | str | None = None
+    by: Key | None = None
     within: Duration | None = None
     states: tuple[str, ...] | list[str] = ("queued", "running")
     conflict: Conflict = "return"
@@ -42,8 +45,7 @@ class Unique:
         problems = []
         if isinstance(self.states, list):
             object.__setattr__(self, "states", tuple(self.states))
-        if self.by is not None and not callable(self.by) and not (isinstance(self.by, str) and self.by):
-            problems.append(f"by is {self.by!r}; it is text, a function of arguments, or None for all arguments")
+        problems += _wrong_by(self.by)
         if self.within is not None and seconds(self.within, "Unique(within=...)") <= 0:
             problems.append(f"within is {self.within!r}; it is a duration longer than nothing")
         if not isinstance(self.states, tuple) or not self.states or not set(self.states) <= set(_STATES):
@@ -55,17 +57,11 @@ class Unique:
 
     def check(self, signature: Signature) -> None:
         """Refuse a function of what the task does not have, where it is declared rather than at the first enqueue."""
-        if callable(self.by):
-            asked = set(_asked(self.by) or ())
-            if not asked <= set(signature.names):
-                raise ConfigurationError(
-                    f"Unique(by=...) asks for {', '.join(sorted(asked - set(signature.names)))}, and the task has only "
-                    f"{', '.join(signature.names) or 'no parameters'}. Name the function's parameters after the task's."
-                )
+        check_by(self.by, type(self).__name__, signature)
 
     def of(self, task: str, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewUnique:
         """What a call with these arguments, which fit, says about others. Raises InvalidArguments."""
-        return self.under(self._key(task, signature, args, kwargs))
+        return self.under(_key(self, task, signature, args, kwargs))
 
     def under(self, key: str) -> NewUnique:
         """What a job with this key says about others."""
@@ -73,76 +69,123 @@ class Unique:
         within = None if self.within is None else seconds(self.within)
         return NewUnique(key, tuple(states), within, self.conflict)
 
-    def _key(self, task: str, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        if self.by is None:
-            return json.dumps(json.loads(signature.encode_whole(args, kwargs)), sort_keys=True)
-        if isinstance(self.by, str) and self.by not in signature.names:
-            return self.by
-        refused = f"Task {task!r} was not enqueued:"
-        values = signature.values(args, kwargs)
-        if isinstance(self.by, str):
-            asked, key = self.by, values[self.by]
-        else:
-            names = _asked(self.by)
-            given = values if names is None else {name: values[name] for name in names}
-            asked = f"a function of {', '.join(given) or 'nothing'}"
-            try:
-                key = self.by(**given)
-            except Exception as error:
-                raise InvalidArguments(
-                    f"{refused} its unique key, {asked}, failed with {brief(error)}. Let Unique(by=...) return a key for every "
-                    "call that fits, or enqueue without unique."
-                ) from error
-        if key is None:
-            raise InvalidArguments(
-                f"{refused} its unique key, {asked}, is None, which would make it the same as every other such call. Return a "
-                "key, or enqueue without unique."
+
+@dataclass(frozen=True, slots=True)
+class Debounce:
+    """One job for all calls with the same key that come within `period` of each other; it is due `period` after the last.
+
+    Each call puts it off until it has begun, but no further than `longest` after the first, if that is given. It runs with the
+    arguments and options of the last call, or with those of the first. A call that comes while it runs begins a new one; one
+    that comes while it waits for another attempt takes its place. `by` is as in Unique, but a task with parameters must say it,
+    or keep the first: all arguments are the same in all calls that have them as their key.
+    """
+
+    period: Duration
+    by: Key | None = None
+    keep: Keep = "last"
+    longest: Duration | None = None
+
+    def __post_init__(self) -> None:
+        problems = _wrong_period(self)
+        if self.longest is not None and not (
+            seconds(self.period) <= seconds(self.longest, "Debounce(longest=...)") <= LONGEST_PERIOD
+        ):
+            problems.append(
+                f"longest is {self.longest!r}; it is no shorter than the period, no longer than a hundred years, or None for no limit"
             )
-        try:
-            return _text(key)
-        except Exception as error:
-            raise InvalidArguments(
-                f"{refused} its unique key, {asked}, is {shown(key)}, and nothing says how to write that so that equal keys are "
-                "the same text everywhere. Use text, numbers, or lists of these."
-            ) from error
+        if problems:
+            raise ConfigurationError(f"This Debounce cannot work: {'; '.join(problems)}.")
+
+    def check(self, signature: Signature) -> None:
+        """Refuse what cannot work for this task, where it is declared rather than at the first enqueue."""
+        check_by(self.by, type(self).__name__, signature)
+        _check_kept(self, signature)
+
+    def of(self, task: str, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewUnique:
+        """What a call with these arguments, which fit, says about others. Raises InvalidArguments."""
+        longest = None if self.longest is None else seconds(self.longest)
+        key = _key(self, task, signature, args, kwargs)
+        return NewUnique(key, _WAITING, None, "replace", self.keep, longest=longest)
 
 
-def _text(key: object) -> str:
-    """A key as text that is the same in every process."""
-    text = _written(key)
-    # what is text as JSON is its own key, as someone would write it in SQL
-    return str(json.loads(text)) if text.startswith('"') else text
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """At most one job with the same key begins per `period`.
+
+    The first call is due at once. Calls that come before it has begun are one with it. Those that come later within the period
+    return that job, whatever became of it, if the first is kept; if the last is kept, one more job is due when the period ends,
+    for all of them. What is kept are arguments and options. `by` is as in Debounce.
+    """
+
+    period: Duration
+    by: Key | None = None
+    keep: Keep = "first"
+
+    def __post_init__(self) -> None:
+        if problems := _wrong_period(self):
+            raise ConfigurationError(f"This Throttle cannot work: {'; '.join(problems)}.")
+
+    def check(self, signature: Signature) -> None:
+        """Refuse what cannot work for this task, where it is declared rather than at the first enqueue."""
+        check_by(self.by, type(self).__name__, signature)
+        _check_kept(self, signature)
+
+    def of(self, task: str, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewUnique:
+        """What a call with these arguments, which fit, says about others. Raises InvalidArguments."""
+        conflict = "replace" if self.keep == "last" else "return"
+        key = _key(self, task, signature, args, kwargs)
+        return NewUnique(key, _WAITING, None, conflict, self.keep, hold=seconds(self.period))
 
 
-def _written(key: object) -> str:
-    return json.dumps(key, sort_keys=True, default=_plain)
+AnyUnique = Unique | Debounce | Throttle
 
 
-def _plain(value: object) -> object:
-    """What JSON has no form for, as it is stored as an argument. Raises Unconvertible or Mismatch."""
-    if isinstance(value, date | time):  # datetimes too, which need no time zone to be told apart
-        return value.isoformat()
-    if isinstance(value, Set):
-        return sorted(_written(each) for each in value)
-    return Builder().build(type(value)).encode(value, Room(LIMIT))
+def _wrong_period(collapse: Debounce | Throttle) -> list[str]:
+    problems = []
+    if not 0 < seconds(collapse.period, f"{type(collapse).__name__}(period=...)") <= LONGEST_PERIOD:
+        problems.append(
+            f"period is {collapse.period!r}; it is a duration longer than nothing, and no longer than a hundred years"
+        )
+    if collapse.keep not in get_args(Keep):
+        problems.append(f"keep is {collapse.keep!r}; it is one of {', '.join(get_args(Keep))}")
+    return problems + _wrong_by(collapse.by)
 
 
-def _asked(function: Callable[..., object]) -> list[str] | None:
-    """The names of the arguments that a function wants; None for all of them."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
-        return None
-    return [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_POSITIONAL]
+def _check_kept(collapse: Debounce | Throttle, signature: Signature) -> None:
+    """Refuse to keep the last of what is the same in all calls: whoever writes that means calls of something narrower."""
+    if collapse.by is None and collapse.keep == "last" and signature.names:
+        kind = type(collapse).__name__
+        raise ConfigurationError(
+            f"{kind}(by=None) cannot keep the last: calls are one only if all their arguments are the same. Say what makes calls one "
+            f"with by=..., such as by={signature.names[0]!r}; for all calls of the task by='all'; or use keep='first'."
+        )
 
 
-def read_unique(unique: Unique | str | bool | None) -> Unique | None:
-    """`unique=` as people write it: a Unique, its key, or True for all arguments."""
+def _wrong_by(by: object) -> list[str]:
+    if by is None or callable(by) or (isinstance(by, str) and by):
+        return []
+    return [f"by is {by!r}; it is text, a function of arguments, or None for all arguments"]
+
+
+def _key(unique: AnyUnique, task: str, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    by = unique.by
+    if by is None:
+        return json.dumps(json.loads(signature.encode_whole(args, kwargs)), sort_keys=True)
+    if isinstance(by, str) and by not in signature.names:
+        return by
+    return key_by(by, type(unique).__name__, "unique", task, signature, args, kwargs)
+
+
+def read_unique(unique: AnyUnique | str | bool | None) -> AnyUnique | None:
+    """`unique=` as people write it: a Unique, Debounce or Throttle, a key, or True for all arguments."""
     if unique is None or unique is False:
         return None
     if unique is True:
         return Unique()
     if isinstance(unique, str):
         return Unique(by=unique)
-    if not isinstance(unique, Unique):
-        raise ConfigurationError(f"unique cannot be {unique!r}: it is a rota.Unique, a key as text, True or None.")
+    if not isinstance(unique, AnyUnique):
+        raise ConfigurationError(
+            f"unique cannot be {unique!r}: it is one rota.Unique, rota.Debounce or rota.Throttle, a key as text, True or None."
+        )
     return unique
