@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -223,3 +224,26 @@ def test_a_signal_while_the_application_is_imported_ends_it_in_order(app: TestRo
     server.signal()
 
     assert server.wait(5) == 0
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
+def test_all_lines_come_in_the_format_that_was_asked_for_also_those_of_the_server(
+    app: TestRota, serve: Serve, workers: str
+) -> None:
+    server = serve("site_app:api", "--workers", workers, "--log-format", "json").wait_until_ready()
+    server.signal()
+    assert server.wait(20) == 0
+
+    lines = [json.loads(line) for line in server.output().splitlines()]
+    assert {"rota", "uvicorn.error"} <= {line["logger"] for line in lines}
+    assert "Application startup complete." in [line["message"] for line in lines]
+    assert not any("color_message" in line for line in lines)
+
+
+@pytest.mark.long
+def test_no_line_is_below_the_level_that_was_asked_for(app: TestRota, serve: Serve) -> None:
+    server = serve("site_app:api", "--workers", "2", "--log-level", "error").wait_until_ready()
+    server.signal()
+
+    assert server.wait(20) == 0
+    assert server.output() == ""

@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 
+from rota.cli.logs import log_options
 from rota.cli.target import database_options, find_app
 from rota.errors import AppNotFound, ConfigurationError, RotaError
 from rota.integrations.asgi.attach import Attached, attached_to
 from rota.integrations.asgi.lifespan import WorkerOptions
-from rota.integrations.logging import set_up_logging
 from rota.runtime.budgets import read_budgets
 from rota.runtime.fleet import Fleet
 from rota.runtime.limit import HARD_LIMIT, HardLimit
@@ -64,8 +64,8 @@ class CannotListen(RotaError):
 @click.option(
     "--fd", type=int, hidden=True, help="The socket to serve on, opened by the process that watches this one."
 )
-@click.option("--label", default="", hidden=True, help="What tells its lines from those of its neighbours.")
 @click.option("--mark", hidden=True, help="By which a supervisor finds its membership.")
+@log_options
 @database_options
 def serve(
     asgi: str,
@@ -78,7 +78,6 @@ def serve(
     no_worker: bool,
     factory: bool,
     fd: int | None,
-    label: str,
     mark: str | None,
     dsn: str | None,
     schema: str | None,
@@ -91,7 +90,6 @@ def serve(
     """
     budgets = read_budgets(drain_window, grace)
     if workers > 1:
-        set_up_logging(label="fleet ")
         options = {"--drain-window": drain_window, "--grace": grace, "--app": app_path}
         flags = {"--no-worker": no_worker, "--factory": factory}
         public = [asgi, *(word for name, value in options.items() if value is not None for word in (name, str(value)))]
@@ -101,7 +99,6 @@ def serve(
         sys.exit(
             asyncio.run(_run_fleet(workers, _bound(host, port), public, hidden, max(budgets.grace, budgets.window)))
         )
-    set_up_logging(label=label)
     with leaving_by_signals():
         attached = _attached(_load(asgi, factory), app_path, dsn, schema, no_worker)
         if drain_window is not None:
@@ -117,7 +114,7 @@ async def _run_fleet(size: int, listening: socket.socket, public: list[str], pri
     """The processes accept from one socket, which is opened here, so that one can go while the others serve."""
 
     async def start(number: int) -> SupervisedWorker:
-        command = ["serve", *public, "--fd", str(listening.fileno()), "--label", f"{number:<5} "]
+        command = ["serve", *public, "--fd", str(listening.fileno()), "--log-label", f"{number:<5} "]
         return await SupervisedWorker.launch(command, private, grace=grace, pass_fds=[listening.fileno()])
 
     # with this one open, clients would be let in and served by nobody once the others have closed theirs
@@ -164,12 +161,14 @@ def _run(attached: Attached, listening: socket.socket) -> None:
         import uvicorn
     except ImportError as error:
         raise ConfigurationError("`rota serve` needs uvicorn: pip install 'rota[fastapi]'.") from error
+    _log_alike("uvicorn", "uvicorn.error")
     config = uvicorn.Config(
         attached.served,
         backlog=_BACKLOG,
         # what cannot be cancelled is not waited for longer than the rest
         timeout_graceful_shutdown=attached.budgets.graceful_timeout,
         access_log=False,
+        log_config=None,
     )
     server = uvicorn.Server(config)
     # from now on, not only while it serves: a signal before that is not lost, and the one that it sends itself at its end, to die
@@ -193,6 +192,19 @@ def _run(attached: Attached, listening: socket.socket) -> None:
         leave("; ".join(left))
     if failed:
         sys.exit(1)
+
+
+def _log_alike(name: str, coloured: str) -> None:
+    """Have the lines of another logger come out as ours do."""
+    other = logging.getLogger(name)
+    other.handlers, other.propagate = list(logger.handlers), False
+    other.setLevel(logger.level)
+
+    def in_one_colour(record: logging.LogRecord) -> bool:
+        vars(record).pop("color_message", None)
+        return True
+
+    logging.getLogger(coloured).addFilter(in_one_colour)
 
 
 def _load(path: str, factory: bool) -> Any:
