@@ -21,6 +21,7 @@ import pytest
 import yaml
 from tests.docs_examples import blocks
 from tests.runtime.away import locked_out
+from tests.systemd import Systemd
 
 from rota.errors import ConfigurationError
 from rota.runtime import health_server as server_module
@@ -387,27 +388,6 @@ def get_or_none(port: int) -> int | None:
 def test_an_address_that_this_machine_does_not_have_is_told() -> None:
     with pytest.raises(ConfigurationError, match="Health cannot be served on port 8081 of 203.0.113.7"):
         HealthServer(Told(), 8081, host="203.0.113.7")
-
-
-class Systemd:
-    """The socket that systemd listens on for the states of a service."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = str(folder / "notify")
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(self.path)
-        self._socket.settimeout(20)
-        self.heard: list[str] = []
-
-    def wait_for(self, state: str, within: int = 200) -> None:
-        for _ in range(within):
-            self.heard += self._socket.recv(4096).decode().splitlines()
-            if state in self.heard:
-                return
-        raise AssertionError(f"systemd never heard {state}, but {self.heard}")
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 @pytest.fixture

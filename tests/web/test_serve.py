@@ -7,11 +7,12 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from tests.commands import Command
+from tests.systemd import Systemd
 from tests.web.servers import SITE, Server
 
 from rota.testing import TestRota, until_sync
@@ -224,6 +225,24 @@ def test_a_signal_while_the_application_is_imported_ends_it_in_order(app: TestRo
     server.signal()
 
     assert server.wait(5) == 0
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
+def test_systemd_hears_that_it_is_ready_that_it_lives_and_that_it_stops(
+    app: TestRota, serve: Serve, tmp_path: Path, workers: str
+) -> None:
+    with closing(Systemd(tmp_path)) as systemd:
+        told = {"NOTIFY_SOCKET": systemd.path, "WATCHDOG_USEC": "400000"}
+        server = serve("site_app:api", "--workers", workers, env=told, window=2)
+        systemd.wait_for("READY=1")
+        assert server.ready()
+        systemd.wait_for("WATCHDOG=1")
+
+        server.signal()
+
+        systemd.wait_for("STOPPING=1")
+        assert server.process.poll() is None  # it is told while it drains
+        assert server.wait(10) == 0
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])

@@ -47,6 +47,8 @@ class Attached:
         self.worker = worker
         self.budgets = budgets
         self.life: Life | None = None
+        #: whether other processes serve on the same port already
+        self.joins = False
         self._health = HealthRoutes(app, lambda: self.life, drain_token) if health else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,6 +61,7 @@ class Attached:
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.life = life = Life(self.app, self.worker, self.budgets)
+        life.joins = self.joins
         await life.open()
         try:
             await _Lifespan(self._inner, life, scope, receive, send).run()

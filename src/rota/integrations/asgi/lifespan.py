@@ -95,9 +95,11 @@ class Life:
         #: why the worker does not work, in the word for readiness; None when it does, or none is wanted
         self.trouble: str | None = "starting"
         self.started = False
+        #: whether others serve on the same port already
+        self.joins = False
         self._awaited = False
         self._closed = False
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._began: float | None = None
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,7 +138,7 @@ class Life:
         """The application has started, and is served from now on: start the worker, and do not wait for it."""
         self.started = True
         if self.worker is not None and not ENDING.begun:
-            self._working = self._loop.create_task(self._work(self.worker))
+            self._working = self.loop.create_task(self._work(self.worker))
         else:
             self.trouble = None
         config = server_config()
@@ -197,7 +199,7 @@ class Life:
 
     def _soon(self, call: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and all is over
-            self._loop.call_soon_threadsafe(call)
+            self.loop.call_soon_threadsafe(call)
 
     def _begin(self) -> None:
         self.facts.emit(EndingBegan(ENDING.reason or ""))
@@ -221,7 +223,7 @@ class Life:
         self._stop_working()
         for exchange in list(self.exchanges):
             if exchange.endless:
-                self._keep(self._loop.create_task(exchange.end()))
+                self._keep(self.loop.create_task(exchange.end()))
         self._cut()
 
     def _cut(self) -> None:
@@ -234,10 +236,10 @@ class Life:
         all clients come back at the same one."""
         assert self._began is not None
         left = self._began + self.window() * random.uniform(0.5, 1.0) - boottime()
-        self._later(max(0.0, left), lambda: self._keep(self._loop.create_task(exchange.end())))
+        self._later(max(0.0, left), lambda: self._keep(self.loop.create_task(exchange.end())))
 
     def _later(self, wait: float, call: Callable[[], None]) -> None:
-        self._timers.add(self._loop.call_later(wait, call))
+        self._timers.add(self.loop.call_later(wait, call))
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
