@@ -104,7 +104,6 @@ def test_a_worker_answers_probes_on_its_port(start: Callable[..., tuple[WorkerPr
     status, detail = get(port, "/health?verbose")
     assert (status, detail["ready"], detail["workers"][0]["state"]) == (200, True, "running")
     assert get(port, "/health/ready", "HEAD")[0] == 200
-    assert get(port, "/health/ready", "POST")[0] == 501
     assert get(port, "/elsewhere")[0] == 404
     status, said = get(port, "/metrics")
     assert (status, "rota_build_info" in said, "rota_loop_lag_seconds" in said) == (200, True, True)
@@ -343,6 +342,27 @@ def test_metrics_come_from_whoever_gathers_them(server: HealthServer) -> None:
 
     status, said = get(server.server_port, "/metrics")
     assert (status, "ZeroDivisionError" in said) == (500, True)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_other_methods_are_told_which_there_are(server: HealthServer, method: str) -> None:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as line:
+        line.sendall(f"{method} /livez HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+        said = line.makefile("rb").read()
+
+    assert said.split()[1] == b"405"
+    assert b"\r\nAllow: GET, HEAD\r\n" in said
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\n"])
+def test_the_oldest_clients_get_an_answer(server: HealthServer, end: str) -> None:
+    """HTTP/1.0, without a name of the host, as simple probes ask; the end of the answer is that of the connection."""
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as line:
+        line.sendall(f"GET /livez HTTP/1.0{end}{end}".encode())
+        said = line.makefile("rb").read()
+
+    assert said.split()[1] == b"200"
+    assert said.endswith(b'{"live": true}\n')
 
 
 def test_a_request_that_is_too_long_or_never_ends_is_dropped(

@@ -266,3 +266,37 @@ def test_no_line_is_below_the_level_that_was_asked_for(app: TestRota, serve: Ser
 
     assert server.wait(20) == 0
     assert server.output() == ""
+
+
+def ask_as_of_old(server: Server, path: str) -> bytes:
+    """HTTP/1.0, without a name of the host, as simple probes ask; the end of the answer is that of the connection."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as line:
+        line.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        return line.makefile("rb").read()
+
+
+@pytest.mark.long
+def test_the_oldest_clients_get_an_answer_also_while_it_drains(app: TestRota, serve: Serve) -> None:
+    server = serve("site_app:api", window=5).wait_until_ready()
+    assert ask_as_of_old(server, "/").endswith(f'{{"pid":{server.process.pid}}}'.encode())
+    assert ask_as_of_old(server, "/livez").endswith(b'{"live": true}')
+
+    server.signal()
+    server.until(lambda: ask_as_of_old(server, "/readyz").endswith(b'"shutting_down"}'), "it drains")
+
+    assert ask_as_of_old(server, "/").endswith(f'{{"pid":{server.process.pid}}}'.encode())
+    server.signal(signal.SIGINT)
+    assert server.wait(10) == 0
+
+
+def test_a_shutdown_of_the_application_that_fails_is_no_end_in_order(app: TestRota, serve: Serve) -> None:
+    broken = SITE.replace('say("stopped")', 'raise RuntimeError("the cache is on fire")')
+    server = serve("site_app:api", site=broken).wait_until_ready()
+
+    server.signal()
+
+    assert server.wait(10) == 1
+    assert "the cache is on fire" in server.output()
+    assert "Application shutdown failed" in server.output()
+    assert "stopped in order" not in server.output()
+    assert [member.end_reason for member in app.members_sync(ended=True) if member.work] == ["left"]

@@ -27,7 +27,7 @@ from rota.runtime.fleet import Fleet
 from rota.runtime.health import Report, health_of
 from rota.runtime.lifeline import is_replaced, tell_parent
 from rota.runtime.limit import HARD_LIMIT, HardLimit
-from rota.runtime.process import bodies_in_threads, leave, leaving_by_signals, left_behind, on_ending
+from rota.runtime.process import bodies_in_threads, leave, leaving_by_signals, on_ending
 from rota.runtime.supervisor import SupervisedWorker
 from rota.runtime.systemd import systemd_notified
 from rota.service.ending import ENDING
@@ -129,7 +129,7 @@ def serve(
             attached.budgets.window = budgets.window
         if grace is not None:
             attached.budgets.grace = budgets.grace
-        attached.joins = joins
+        attached.joins, attached.leaves = joins, True
         if attached.app is not None:
             attached.app.mark = mark
         _run(attached, _bound(host, port) if fd is None else socket.socket(fileno=fd), recycle_after)
@@ -207,7 +207,6 @@ def _run(attached: Attached, listening: socket.socket, recycle_after: int | None
     # of it, is no death, as it has ended in order
     before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
     limit, failed = HardLimit(max(attached.budgets.grace, attached.budgets.window)), False
-    left = left_behind(attached.app.facts)[0] if attached.app is not None else []
     forget = ENDING.on_begin(process.stop_accepting)
     try:
         with systemd_notified(process):
@@ -223,7 +222,8 @@ def _run(attached: Attached, listening: socket.socket, recycle_after: int | None
             limit.within(HARD_LIMIT)  # the interpreter waits for threads, ours and others
         else:
             limit.lift()
-    if left := [*left, *stuck]:
+    failed = failed or (getattr(server, "lifespan", None) is not None and server.lifespan.should_exit)
+    if left := [*(attached.life.left if attached.life is not None else []), *stuck]:
         leave("; ".join(left))
     if failed:
         sys.exit(1)

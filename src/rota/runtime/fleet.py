@@ -237,13 +237,11 @@ class Fleet:
                 starting = [child for child in present if child is None or not child.ready.is_set()]
                 waits = all(child is not None and child.live_at and child not in silent for child in starting)
                 notice.look(len(present) - len(starting), len(present), waits=waits)
-            for child in silent if every else ():
+            for dead in silent if every else ():
                 logger.error(
-                    "process (pid %d) has given no sign of life for %.0f s, and is killed",
-                    child.pid,
-                    _silent_for(child),
+                    "process (pid %d) has given no sign of life for %.0f s, and is killed", dead.pid, _silent_for(dead)
                 )
-                child.kill()
+                dead.kill()
             if self._stopping.is_set():
                 await asyncio.sleep(pause)
             else:

@@ -33,6 +33,7 @@ from rota.facts import (
     EndingBegan,
     EndingHurried,
     Facts,
+    JobStuck,
     StageFailed,
     StageStopped,
     WorkerStarted,
@@ -41,6 +42,7 @@ from rota.integrations.asgi.signals import HOOK, Unhooked, server_config
 from rota.integrations.logging import log_facts
 from rota.runtime.budgets import Budgets
 from rota.runtime.health import health_of
+from rota.runtime.process import bodies_in_threads, left_behind
 from rota.service.ending import ENDING
 from rota.service.stages import stopped
 from rota.service.watchdog import watched
@@ -97,6 +99,13 @@ class Life:
         self.started = False
         #: whether others serve on the same port already
         self.joins = False
+        #: whether the server exits without bodies that are still in their threads
+        self.leaves = False
+        #: whether the application's own shutdown has failed
+        self.failed = False
+        #: what could not be ended in order, in words
+        self.left, forget = left_behind(self.facts)
+        self._stuck: list[str] = []
         self._awaited = False
         self._closed = False
         self.loop = asyncio.get_running_loop()
@@ -104,7 +113,7 @@ class Life:
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
-        self._undo: list[Callable[[], object]] = []
+        self._undo: list[Callable[[], object]] = [forget, self.facts.subscribe(self._on_stuck, JobStuck)]
 
     async def open(self) -> None:
         """Take the signals. Does not wait for the database, and neither does anything else before the server serves."""
@@ -191,7 +200,16 @@ class Life:
             timer.cancel()
         if self.app is not None:
             await stopped(self.facts, "pool", self.app.close(), within=_POOL_SECONDS)
-        self.facts.emit(Ended(boottime() - (self._began or boottime())))
+        if not self.left and not self.failed:
+            self.facts.emit(Ended(boottime() - (self._began or boottime())))
+        if not self.leaves and (stuck := bodies_in_threads()):
+            logger.error(
+                "%s%s. Nothing can end a thread: a server that exits as Python does, unlike uvicorn, which dies of its signal, exits "
+                "only when they return, or is killed. What they ran was handed back, and may run elsewhere meanwhile. Serve by "
+                '`rota serve`, which leaves without them, or give such a task executor="process"',
+                "; ".join(stuck),
+                f": {', '.join(self._stuck)}" if self._stuck else "",
+            )
         while self._undo:
             self._undo.pop()()
         if self.app is not None and _LIVES.get(self.app) is self:
@@ -272,6 +290,9 @@ class Life:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
+    def _on_stuck(self, fact: JobStuck) -> None:
+        self._stuck.append(f"job {fact.job} ({fact.task})")
+
     def _on_awaited(self, _: DatabaseAwaited) -> None:
         self.trouble = "database"
 
@@ -302,6 +323,9 @@ def lifespan_of(
         try:
             life.start()
             yield
+        except BaseException:
+            life.failed = True
+            raise
         finally:
             await life.stop()
             await life.close()
