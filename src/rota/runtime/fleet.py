@@ -16,12 +16,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from rota.clock import boottime
+from rota.runtime.limit import GONE_SECONDS
 from rota.runtime.process import ending_by_signals, on_ending
 from rota.runtime.supervisor import LEAVE_SECONDS, SupervisedWorker, describe_exit
 from rota.runtime.systemd import LOOK_SECONDS, FleetNotice, watchdog_seconds
@@ -43,8 +45,8 @@ _HOPELESS = {
     3: 'a singleton with on_held="exit" is led elsewhere',
     5: "the database needs `rota migrate`, or is too new",
 }
-# What the database has to end a membership; peers find out by themselves a little later.
-_DATABASE_SECONDS = 5.0
+# What the database has to end a membership, and at the end of all at least; peers find out by themselves a little later.
+_DATABASE_SECONDS, _DATABASE_LEAST = 5.0, 0.5
 # For so long one may tell nothing without being taken for dead: it tells each second, on a machine that has other work.
 _SILENT_SECONDS = 5.0
 
@@ -95,6 +97,8 @@ class Fleet:
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
         self._code = 0
+        # when all are to be gone
+        self._until = math.inf
 
     async def run(self) -> int:
         """Run them until a signal, or until there is no point in it. Returns the exit code, having said why it is not 0."""
@@ -115,6 +119,7 @@ class Fleet:
         """Ask all of them to end. What they run may finish within their grace."""
         if not self._stopping.is_set():
             self._stopping.set()
+            self._until = boottime() + self._grace + GONE_SECONDS
             for child in self._children:
                 child.terminate()
 
@@ -123,6 +128,7 @@ class Fleet:
         self.stop()
         if not self._hurried.is_set():
             self._hurried.set()
+            self._until = min(self._until, boottime() + GONE_SECONDS)
             logger.info("stopping at once")
             for child in self._children:
                 child.hurry()
@@ -229,7 +235,8 @@ class Fleet:
         notice, every = FleetNotice(), watchdog_seconds()
         pause = min(LOOK_SECONDS, every / 2) if every else LOOK_SECONDS
         while True:
-            silent = [child for child in self._children if _silent_for(child) > max(every or 0, _SILENT_SECONDS)]
+            asked_nothing = [child for child in self._children if not child.asked.is_set()]
+            silent = [child for child in asked_nothing if _silent_for(child) > max(every or 0, _SILENT_SECONDS)]
             if self._stopping.is_set():
                 notice.stopping()
             else:
@@ -278,7 +285,8 @@ class Fleet:
             with contextlib.suppress(
                 Exception
             ):  # peers find out by themselves, and nothing here may depend on a database
-                async with asyncio.timeout(_DATABASE_SECONDS):
+                left = self._until - boottime()
+                async with asyncio.timeout(min(_DATABASE_SECONDS, max(_DATABASE_LEAST, left))):
                     await self._bury(child)
 
 
@@ -293,5 +301,5 @@ def _pids(*runs: _Run) -> list[int]:
 
 
 def _silent_for(child: SupervisedWorker) -> float:
-    """For how long it has given no sign of life; 0 if it never has, or was asked to end."""
-    return 0.0 if child.live_at is None or child.asked.is_set() else boottime() - child.live_at
+    """For how long it has given no sign of life; 0 if it never has."""
+    return 0.0 if child.live_at is None else boottime() - child.live_at

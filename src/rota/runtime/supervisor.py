@@ -28,7 +28,7 @@ from rota.runtime.limit import HARD_LIMIT
 __all__ = ["LEAVE_SECONDS", "SupervisedWorker", "describe_exit", "stop_all"]
 
 #: Beyond its grace: it ends itself by its hard limit, unless something in it lets nothing of it run.
-LEAVE_SECONDS = HARD_LIMIT + 2.0
+LEAVE_SECONDS = HARD_LIMIT + 0.15
 
 
 # What systemd wants to hear of a service, its main process says or nobody: a child that ends is not the service's end.
