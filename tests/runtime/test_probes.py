@@ -467,3 +467,16 @@ def test_systemd_gives_a_start_that_waits_for_the_database_more_time(
 
     systemd.wait_for("READY=1")
     assert "WATCHDOG=1" not in systemd.heard  # it was meant for another process
+
+
+@pytest.mark.long
+@pytest.mark.direct("a pooler keeps connections to the server of its own")
+def test_systemd_gives_the_start_of_several_processes_that_wait_for_the_database_more_time(
+    rota_worker: StartWorker, rota_database: str, systemd: Systemd
+) -> None:
+    with locked_out(rota_database):
+        rota_worker(APP, args=("--processes", "2"), env={"NOTIFY_SOCKET": systemd.path}, wait=False)
+        systemd.wait_for("EXTEND_TIMEOUT_USEC=30000000")
+        assert "READY=1" not in systemd.heard
+
+    systemd.wait_for("READY=1")
