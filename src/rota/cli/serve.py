@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from typing import Any
 
 import click
@@ -251,6 +252,8 @@ class _Process:
             return asyncio.run_coroutine_threadsafe(self._probes.ask("ready"), life.loop).result(_ANSWER_SECONDS)
         except TimeoutError:
             return Report(503, {"ready": False, "reason": "blocked"})
+        except (CancelledError, RuntimeError):  # the loop was closed meanwhile
+            return Report(503, {"ready": False, "reason": "shutting_down"})
 
     def stop_accepting(self) -> None:
         """When another process is there in the place of this one: to the end clients come to the port that they share, and one that
