@@ -156,19 +156,24 @@ def test_one_that_has_served_enough_serves_on_until_there_is_another(app: TestRo
 
 
 @pytest.mark.long
-def test_one_that_was_replaced_lets_nobody_in_and_tells_those_it_has_to_go(app: TestRota, serve: Serve) -> None:
+def test_one_that_was_replaced_lets_nobody_in_tells_those_it_has_to_go_and_sends_no_balancer_away(
+    app: TestRota, serve: Serve
+) -> None:
     """It shares the port to the end, and who is let in at the last moment would find the connection closed."""
 
     def told_to_go() -> bool:
         pinned.request("GET", "/")
         answer = pinned.getresponse()
         assert json.loads(answer.read()) == {"pid": old}
+        probing.request("GET", "/health/ready")  # a balancer that keeps its connection
+        ready = probing.getresponse()
+        assert (ready.status, json.loads(ready.read())) == (200, {"ready": True})
         return answer.getheader("connection") == "close"
 
     server = serve("--recycle-after", "5", window=4).wait_until_ready()
     old = pid(server)
-    pinned = HTTPConnection("127.0.0.1", server.port, timeout=10)
-    with contextlib.closing(pinned):
+    pinned, probing = (HTTPConnection("127.0.0.1", server.port, timeout=10) for _ in range(2))
+    with contextlib.closing(pinned), contextlib.closing(probing):
         server.until(told_to_go, "its clients are told to go")
 
     others = {pid(server) for _ in range(40)}
