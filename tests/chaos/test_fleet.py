@@ -20,8 +20,10 @@ import psycopg
 import pytest
 from tests.chaos.faults import StartWorker, count
 from tests.commands import is_running
+from tests.systemd import Systemd
 
 from rota.runtime.fleet import Fleet
+from rota.runtime.limit import GONE_SECONDS
 from rota.runtime.supervisor import SupervisedWorker
 from rota.testing import TestRota, WorkerProcess, until_sync
 
@@ -79,17 +81,61 @@ def fleets(rota_worker: StartWorker) -> Iterator[Any]:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Systemd]:
+    with contextlib.closing(Systemd(tmp_path)) as systemd:
+        monkeypatch.setenv("NOTIFY_SOCKET", systemd.path)
+        monkeypatch.setenv("WATCHDOG_USEC", "400000")
+        yield systemd
+
+
+# The second of them is held up in its start.
+ONE_BEFORE_THE_OTHER = """
+import sys
+
+while "2     " in sys.argv and not Path({gate!r}).exists():
+    time.sleep(0.05)
+"""
+
+
+def test_systemd_hears_from_the_one_that_watches_that_all_are_ready_that_it_lives_and_that_it_stops(
+    app: TestRota, rota_worker: StartWorker, systemd: Systemd, tmp_path: Path
+) -> None:
+    held_up = ONE_BEFORE_THE_OTHER.format(gate=str(tmp_path / "start"))
+    fleet = rota_worker(APP + held_up, args=["--processes", "2"], wait=False)
+    systemd.wait_for("STATUS=1 of 2 processes are ready")
+    assert "READY=1" not in systemd.heard
+
+    (tmp_path / "start").touch()
+    systemd.wait_for("READY=1")
+    job = app.tasks["hold"].enqueue_sync(str(tmp_path / "gate"))
+    running(app, 1)
+    fleet.terminate()
+    systemd.wait_for("STOPPING=1")
+    systemd.heard.clear()
+    systemd.wait_for("WATCHDOG=1")  # it is told while they drain
+    assert fleet.returncode is None
+    (tmp_path / "gate").touch()
+
+    assert fleet.wait(20) == 0
+    assert job.wait_sync(5)
+    assert "STATUS=ready" not in systemd.heard  # as one of them would tell of itself
+
+
 @pytest.mark.long
-def test_no_child_tells_systemd_of_the_service(fleets: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(tmp_path / "notify"))
-        systemd.setblocking(False)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        fleet = fleets(2)
-        fleet.terminate()
-        assert fleet.wait(20) == 0
-        with pytest.raises(BlockingIOError):
-            systemd.recv(100)
+def test_one_that_gives_no_sign_of_life_is_replaced_where_systemd_wants_to_see_them(
+    fleets: Any, systemd: Systemd
+) -> None:
+    fleet = fleets(2)
+    systemd.wait_for("READY=1")
+    frozen = children(fleet)[0]
+
+    os.kill(frozen, signal.SIGSTOP)
+
+    fleet.wait_for_output(f"(pid {frozen}) has given no sign of life")
+    until_sync(lambda: fleet.output().count("working on") == 3, what="it is replaced", timeout=30)
+    systemd.heard.clear()
+    systemd.wait_for("WATCHDOG=1")
 
 
 def children(fleet: WorkerProcess) -> list[int]:
@@ -247,7 +293,7 @@ def test_one_that_cannot_hear_a_signal_is_killed_and_told_of(app: TestRota, flee
     fleet.terminate()
 
     assert fleet.wait(30) == 1
-    assert time.monotonic() - asked < 0.5 + 7 + 7
+    assert time.monotonic() - asked < 0.5 + GONE_SECONDS + 7
     assert re.search(rf"not in order: process . \(pid {deaf}\) ended after .* s: killed by SIGKILL", fleet.output())
     # its membership was ended, and what it held is free
     assert "suspected" in [member.end_reason for member in app.members_sync(ended=True) if member.pid == deaf]

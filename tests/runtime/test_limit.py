@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from rota.runtime.limit import HARD_LIMIT, HardLimit
+from rota.runtime.budgets import Budgets
+from rota.runtime.doctor.budgets import Budgets as Stop
+from rota.runtime.limit import GONE_SECONDS, HARD_LIMIT, HardLimit
+from rota.runtime.supervisor import LEAVE_SECONDS
 from rota.service.ending import ENDING
 
 
@@ -41,3 +44,11 @@ def test_a_process_that_is_only_drained_is_left_alone_until_a_signal(limit: Told
 
     ENDING.begin("SIGTERM")
     assert limit.moments == [25 + HARD_LIMIT]
+
+
+def test_who_kills_waits_for_as_long_as_the_doctor_says_and_all_is_gone_by_then() -> None:
+    """One after the other: a process ends itself, who watches it kills it, and whoever watches that one kills all."""
+    usual = Budgets()
+
+    assert HARD_LIMIT < LEAVE_SECONDS < GONE_SECONDS
+    assert Stop(usual.window, usual.grace).least_termination == usual.grace + GONE_SECONDS

@@ -21,6 +21,7 @@ import pytest
 import yaml
 from tests.docs_examples import blocks
 from tests.runtime.away import locked_out
+from tests.systemd import Systemd
 
 from rota.errors import ConfigurationError
 from rota.runtime import health_server as server_module
@@ -103,7 +104,6 @@ def test_a_worker_answers_probes_on_its_port(start: Callable[..., tuple[WorkerPr
     status, detail = get(port, "/health?verbose")
     assert (status, detail["ready"], detail["workers"][0]["state"]) == (200, True, "running")
     assert get(port, "/health/ready", "HEAD")[0] == 200
-    assert get(port, "/health/ready", "POST")[0] == 501
     assert get(port, "/elsewhere")[0] == 404
     status, said = get(port, "/metrics")
     assert (status, "rota_build_info" in said, "rota_loop_lag_seconds" in said) == (200, True, True)
@@ -346,6 +346,27 @@ def test_metrics_come_from_whoever_gathers_them(server: HealthServer) -> None:
     assert (status, "ZeroDivisionError" in said) == (500, True)
 
 
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_other_methods_are_told_which_there_are(server: HealthServer, method: str) -> None:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as line:
+        line.sendall(f"{method} /livez HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+        said = line.makefile("rb").read()
+
+    assert said.split()[1] == b"405"
+    assert b"\r\nAllow: GET, HEAD\r\n" in said
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\n"])
+def test_the_oldest_clients_get_an_answer(server: HealthServer, end: str) -> None:
+    """HTTP/1.0, without a name of the host, as simple probes ask; the end of the answer is that of the connection."""
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as line:
+        line.sendall(f"GET /livez HTTP/1.0{end}{end}".encode())
+        said = line.makefile("rb").read()
+
+    assert said.split()[1] == b"200"
+    assert said.endswith(b'{"live": true}\n')
+
+
 def test_a_request_that_is_too_long_or_never_ends_is_dropped(
     server: HealthServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,27 +410,6 @@ def get_or_none(port: int) -> int | None:
 def test_an_address_that_this_machine_does_not_have_is_told() -> None:
     with pytest.raises(ConfigurationError, match="Health cannot be served on port 8081 of 203.0.113.7"):
         HealthServer(Told(), 8081, host="203.0.113.7")
-
-
-class Systemd:
-    """The socket that systemd listens on for the states of a service."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = str(folder / "notify")
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(self.path)
-        self._socket.settimeout(20)
-        self.heard: list[str] = []
-
-    def wait_for(self, state: str, within: int = 200) -> None:
-        for _ in range(within):
-            self.heard += self._socket.recv(4096).decode().splitlines()
-            if state in self.heard:
-                return
-        raise AssertionError(f"systemd never heard {state}, but {self.heard}")
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 @pytest.fixture
@@ -469,3 +469,16 @@ def test_systemd_gives_a_start_that_waits_for_the_database_more_time(
 
     systemd.wait_for("READY=1")
     assert "WATCHDOG=1" not in systemd.heard  # it was meant for another process
+
+
+@pytest.mark.long
+@pytest.mark.direct("a pooler keeps connections to the server of its own")
+def test_systemd_gives_the_start_of_several_processes_that_wait_for_the_database_more_time(
+    rota_worker: StartWorker, rota_database: str, systemd: Systemd
+) -> None:
+    with locked_out(rota_database):
+        rota_worker(APP, args=("--processes", "2"), env={"NOTIFY_SOCKET": systemd.path}, wait=False)
+        systemd.wait_for("EXTEND_TIMEOUT_USEC=30000000")
+        assert "READY=1" not in systemd.heard
+
+    systemd.wait_for("READY=1")

@@ -127,11 +127,11 @@ class Server:
         terminal: int | None = None,
     ) -> None:
         self.port = free_port() if port is None else port
-        self._folder = folder / f"site-{self.port}"
-        self._folder.mkdir(exist_ok=True)
-        (self._folder / "site_app.py").write_text(site)
-        self._output = self._folder / "output"
-        self._said = self._folder / "said"
+        self.folder = folder / f"site-{self.port}"
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / "site_app.py").write_text(site)
+        self._output = self.folder / "output"
+        self._said = self.folder / "said"
         words = [word.replace("PORT", str(self.port)) for word in command or UVICORN]
         with self._output.open("ab") as output:
             self.process = subprocess.Popen(
@@ -139,7 +139,7 @@ class Server:
                 stdin=subprocess.DEVNULL if terminal is None else terminal,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=self._folder,
+                cwd=self.folder,
                 env={
                     **os.environ,
                     "PYTHONUNBUFFERED": "1",

@@ -16,7 +16,7 @@ from fastapi import Depends, FastAPI, HTTPException
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.web.asgi import Lifespan, served
 
@@ -234,6 +234,68 @@ async def test_a_start_up_that_fails_is_the_servers_to_know(away: Rota) -> None:
         await lifespan.task
 
 
+async def raises_at_its_shutdown(scope: Scope, receive: Receive, send: Send) -> None:
+    """Without telling the server, as a framework would."""
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    raise ZeroDivisionError
+
+
+@asynccontextmanager
+async def broken_at_its_end(api: Any) -> AsyncIterator[None]:
+    yield
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("inner", [raises_at_its_shutdown, Starlette(lifespan=broken_at_its_end)])
+async def test_a_shutdown_that_fails_is_the_servers_to_know_and_no_end_in_order(away: Rota, inner: Any) -> None:
+    ends: list[Fact] = []
+    away.facts.subscribe(ends.append, Ended)
+    lifespan = Lifespan(Attached(inner, away, worker=None, budgets=read_budgets(None, None)))
+    assert await lifespan.say("startup") == "startup.complete"
+
+    assert await lifespan.say("shutdown") == "shutdown.failed"
+
+    with contextlib.suppress(ZeroDivisionError):
+        await lifespan.task
+    assert ends == []
+
+
+async def test_the_lifespan_apart_knows_no_end_in_order_when_what_is_inside_of_it_fails(away: Rota) -> None:
+    ends: list[Fact] = []
+    away.facts.subscribe(ends.append, Ended)
+
+    with pytest.raises(ZeroDivisionError):
+        async with away.lifespan(worker=False)(None):
+            raise ZeroDivisionError
+
+    assert ends == []
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("worker", [True, False])
+async def test_an_application_that_is_not_told_of_its_start_says_so_once_and_is_not_ready_without_its_worker(
+    rota_app: TestRota, caplog: pytest.LogCaptureFixture, worker: bool
+) -> None:
+    inner = FastAPI()
+    inner.add_route("/", answer)
+    rota_app.attach(inner, worker=worker)
+    outer = Starlette(routes=[Mount("/inner", app=inner)])
+
+    async with served(outer) as client:
+        assert (await client.get("/inner/")).status_code == 200
+        ready = await client.get("/inner/health/ready")
+        started = await client.get("/inner/startupz")
+
+    assert (ready.status_code, started.status_code) == ((503, 503) if worker else (200, 200))
+    assert not worker or (ready.json()["reason"], started.json()["reason"]) == ("starting", "starting")
+    said = [record.getMessage() for record in caplog.records if "has not begun" in record.getMessage()]
+    assert len(said) == 1
+    assert "Attach to the outermost application" in said[0]
+    assert ("no worker runs" in said[0]) is worker
+
+
 async def test_from_the_first_word_of_an_end_responses_close_their_connection_and_are_served(away: Rota) -> None:
     async with served(fastapi_after(away)) as client:
         assert "connection" not in (await client.get("/")).headers
@@ -284,7 +346,35 @@ async def test_the_probes_are_routes_of_starlette_too(away: Rota) -> None:
     async with served(Starlette(routes=away.health_router().routes)) as client:
         assert (await client.get("/livez")).status_code == 200
         assert (await client.head("/health/live")).content == b""
-        assert (await client.post("/health/live")).status_code == 405
+        refused = await client.post("/health/live")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+        assert (await client.get("/startupz")).json() == {"started": True}
+
+
+async def test_every_probe_answers_to_get_and_head_and_says_what_it_allows(away: Rota) -> None:
+    api = FastAPI()
+    away.attach(api, worker=False, drain_token="secret")
+    async with served(api) as client:
+        for path in ("/health/live", "/livez", "/health/ready", "/readyz", "/startupz", "/health"):
+            shown, head = await client.get(path), await client.head(path)
+            assert (head.status_code, head.content) == (shown.status_code, b"")
+            assert head.headers["content-length"] == shown.headers["content-length"]
+            assert (await client.options(path)).headers["allow"] == "GET, HEAD"
+        refused = await client.get("/health/drain")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+
+
+async def test_a_start_is_over_when_the_worker_waits_for_its_database_and_stays_so(away: Rota) -> None:
+    api = FastAPI()
+    away.attach(api)
+    awaited = fact(away.facts, DatabaseAwaited)
+    async with served(api) as client:
+        await awaited
+        assert (await client.get("/startupz")).json() == {"started": True}
+
+        ENDING.begin("test")
+
+        assert (await client.get("/startupz")).json() == {"started": True}
 
 
 async def test_the_lifespan_nests_in_one_of_the_users(away: Rota) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from tests.commands import Command
+from tests.systemd import Systemd
 from tests.web.servers import SITE, Server
 
 from rota.testing import TestRota, until_sync
@@ -226,3 +228,78 @@ def test_a_signal_while_the_application_is_imported_ends_it_in_order(app: TestRo
     server.signal()
 
     assert server.wait(20) == 0
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
+def test_systemd_hears_that_it_is_ready_that_it_lives_and_that_it_stops(
+    app: TestRota, serve: Serve, tmp_path: Path, workers: str
+) -> None:
+    with closing(Systemd(tmp_path)) as systemd:
+        told = {"NOTIFY_SOCKET": systemd.path, "WATCHDOG_USEC": "400000"}
+        server = serve("site_app:api", "--workers", workers, env=told, window=2)
+        systemd.wait_for("READY=1")
+        assert server.ready()
+        systemd.wait_for("WATCHDOG=1")
+
+        server.signal()
+
+        systemd.wait_for("STOPPING=1")
+        assert server.process.poll() is None  # it is told while it drains
+        assert server.wait(10) == 0
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
+def test_all_lines_come_in_the_format_that_was_asked_for_also_those_of_the_server(
+    app: TestRota, serve: Serve, workers: str
+) -> None:
+    server = serve("site_app:api", "--workers", workers, "--log-format", "json").wait_until_ready()
+    server.signal()
+    assert server.wait(20) == 0
+
+    lines = [json.loads(line) for line in server.output().splitlines()]
+    assert {"rota", "uvicorn.error"} <= {line["logger"] for line in lines}
+    assert "Application startup complete." in [line["message"] for line in lines]
+    assert not any("color_message" in line for line in lines)
+
+
+@pytest.mark.long
+def test_no_line_is_below_the_level_that_was_asked_for(app: TestRota, serve: Serve) -> None:
+    server = serve("site_app:api", "--workers", "2", "--log-level", "error").wait_until_ready()
+    server.signal()
+
+    assert server.wait(20) == 0
+    assert server.output() == ""
+
+
+def ask_as_of_old(server: Server, path: str) -> bytes:
+    """HTTP/1.0, without a name of the host, as simple probes ask; the end of the answer is that of the connection."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as line:
+        line.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        return line.makefile("rb").read()
+
+
+@pytest.mark.long
+def test_the_oldest_clients_get_an_answer_also_while_it_drains(app: TestRota, serve: Serve) -> None:
+    server = serve("site_app:api", window=5).wait_until_ready()
+    assert ask_as_of_old(server, "/").endswith(f'{{"pid":{server.process.pid}}}'.encode())
+    assert ask_as_of_old(server, "/livez").endswith(b'{"live": true}')
+
+    server.signal()
+    server.until(lambda: ask_as_of_old(server, "/readyz").endswith(b'"shutting_down"}'), "it drains")
+
+    assert ask_as_of_old(server, "/").endswith(f'{{"pid":{server.process.pid}}}'.encode())
+    server.signal(signal.SIGINT)
+    assert server.wait(10) == 0
+
+
+def test_a_shutdown_of_the_application_that_fails_is_no_end_in_order(app: TestRota, serve: Serve) -> None:
+    broken = SITE.replace('say("stopped")', 'raise RuntimeError("the cache is on fire")')
+    server = serve("site_app:api", site=broken).wait_until_ready()
+
+    server.signal()
+
+    assert server.wait(10) == 1
+    assert "the cache is on fire" in server.output()
+    assert "Application shutdown failed" in server.output()
+    assert "stopped in order" not in server.output()
+    assert [member.end_reason for member in app.members_sync(ended=True) if member.work] == ["left"]

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from tests.web.servers import SERVE, UVICORN, Server
+from tests.web.servers import SERVE, SITE, UVICORN, Server
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -347,3 +347,33 @@ sys.exit(0)
     subprocess.run([sys.executable, str(tmp_path / "abrupt.py"), rota_database], check=True, timeout=30)
 
     assert end_reasons(app) == ["left"]
+
+
+STUCK = """
+import time
+
+@app.task(name="stuck")
+def stuck():
+    say("stuck")
+    time.sleep(600)
+"""
+
+
+def test_a_server_that_waits_for_a_body_in_a_thread_says_for_which_and_what_to_do(app: TestRota, serve: Serve) -> None:
+    """It exits as Python does, when all threads have ended: nothing of ours ends it before."""
+
+    @app.task(name="stuck")
+    def stuck() -> None:
+        raise AssertionError("runs in the server")
+
+    hypercorn = ("hypercorn", "site_app:api", "--workers", "0", "--bind", "127.0.0.1:PORT")
+    server = serve(*hypercorn, env={"ROTA_GRACE": "1"}, site=SITE + STUCK).wait_until_ready()
+    job = app.tasks["stuck"].enqueue_sync()
+    server.says("stuck")
+
+    server.signal()
+
+    server.until(lambda: "Serve by `rota serve`" in server.output(), "it says what to do")
+    assert f"the handler of a poller: job {job.id} (stuck). Nothing can end a thread" in server.output()
+    assert server.process.poll() is None
+    assert job.refresh_sync().state == "queued"

@@ -31,7 +31,7 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         # what this process starts logs in the same way
         os.environ |= {"ROTA_LOG_FORMAT": log_format} if log_format else {}
         os.environ |= {"ROTA_LOG_LEVEL": log_level} if log_level else {}
-        several = named.get("processes", 1) > 1 or named.get("workers", 1) > 1
+        several = named.get("processes", 1) > 1 or named.get("workers", 1) > 1 or named.get("recycle_after")
         set_up_logging(log_level, log_format, log_label or ("fleet " if several else ""))
         return command(*args, **named)
 

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import logging
 import os
+import random
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from typing import Any
 
 import click
 
+from rota.cli.logs import log_options
 from rota.cli.target import database_options, find_app
 from rota.errors import AppNotFound, ConfigurationError, RotaError
 from rota.integrations.asgi.attach import Attached, attached_to
 from rota.integrations.asgi.lifespan import WorkerOptions
-from rota.integrations.logging import set_up_logging
+from rota.integrations.asgi.readiness import Probes
 from rota.runtime.budgets import read_budgets
 from rota.runtime.fleet import Fleet
+from rota.runtime.health import Report, health_of
+from rota.runtime.lifeline import is_replaced, tell_parent
 from rota.runtime.limit import HARD_LIMIT, HardLimit
-from rota.runtime.process import bodies_in_threads, leave, leaving_by_signals, left_behind, on_ending
+from rota.runtime.process import bodies_in_threads, leave, leaving_by_signals, on_ending
 from rota.runtime.supervisor import SupervisedWorker
+from rota.runtime.systemd import systemd_notified
 from rota.service.ending import ENDING
 
 __all__ = ["serve"]
@@ -31,6 +38,8 @@ __all__ = ["serve"]
 logger = logging.getLogger("rota")
 
 _BACKLOG = 2048  # as uvicorn has it
+# What the event loop has to answer how it is.
+_ANSWER_SECONDS = 3.0
 
 
 class CannotListen(RotaError):
@@ -49,6 +58,13 @@ class CannotListen(RotaError):
     help="Processes that share the port, each with its own worker; one that dies is replaced.",
 )
 @click.option(
+    "--recycle-after",
+    metavar="REQUESTS",
+    type=click.IntRange(min=1),
+    help="Replace a process that has served about so many, for code that leaks: first another one is ready in its place, then it "
+    "drains and ends.",
+)
+@click.option(
     "--drain-window",
     type=click.FloatRange(min=0),
     help="Seconds requests are served after a signal. [env: ROTA_DRAIN_WINDOW; default: 5]",
@@ -64,21 +80,23 @@ class CannotListen(RotaError):
 @click.option(
     "--fd", type=int, hidden=True, help="The socket to serve on, opened by the process that watches this one."
 )
-@click.option("--label", default="", hidden=True, help="What tells its lines from those of its neighbours.")
+@click.option("--joins", is_flag=True, hidden=True, help="Others serve on that socket already.")
 @click.option("--mark", hidden=True, help="By which a supervisor finds its membership.")
+@log_options
 @database_options
 def serve(
     asgi: str,
     host: str,
     port: int,
     workers: int,
+    recycle_after: int | None,
     drain_window: float | None,
     grace: float | None,
     app_path: str | None,
     no_worker: bool,
     factory: bool,
     fd: int | None,
-    label: str,
+    joins: bool,
     mark: str | None,
     dsn: str | None,
     schema: str | None,
@@ -90,9 +108,14 @@ def serve(
     same around it.
     """
     budgets = read_budgets(drain_window, grace)
-    if workers > 1:
-        set_up_logging(label="fleet ")
-        options = {"--drain-window": drain_window, "--grace": grace, "--app": app_path}
+    # who is to be replaced cannot hold the port, which must not be closed meanwhile
+    if workers > 1 or (recycle_after is not None and fd is None):
+        options = {
+            "--drain-window": drain_window,
+            "--grace": grace,
+            "--app": app_path,
+            "--recycle-after": recycle_after,
+        }
         flags = {"--no-worker": no_worker, "--factory": factory}
         public = [asgi, *(word for name, value in options.items() if value is not None for word in (name, str(value)))]
         public += [name for name, value in flags.items() if value]
@@ -101,28 +124,30 @@ def serve(
         sys.exit(
             asyncio.run(_run_fleet(workers, _bound(host, port), public, hidden, max(budgets.grace, budgets.window)))
         )
-    set_up_logging(label=label)
     with leaving_by_signals():
         attached = _attached(_load(asgi, factory), app_path, dsn, schema, no_worker)
         if drain_window is not None:
             attached.budgets.window = budgets.window
         if grace is not None:
             attached.budgets.grace = budgets.grace
+        attached.joins, attached.leaves = joins, True
         if attached.app is not None:
             attached.app.mark = mark
-        _run(attached, _bound(host, port) if fd is None else socket.socket(fileno=fd))
+        _run(attached, _bound(host, port) if fd is None else socket.socket(fileno=fd), recycle_after)
 
 
 async def _run_fleet(size: int, listening: socket.socket, public: list[str], private: list[str], grace: float) -> int:
     """The processes accept from one socket, which is opened here, so that one can go while the others serve."""
 
     async def start(number: int) -> SupervisedWorker:
-        command = ["serve", *public, "--fd", str(listening.fileno()), "--label", f"{number:<5} "]
-        return await SupervisedWorker.launch(command, private, grace=grace, pass_fds=[listening.fileno()])
+        command = ["serve", *public, "--fd", str(listening.fileno()), "--log-label", f"{number:<5} "]
+        command += ["--joins"] if fleet.is_ready else []
+        return await SupervisedWorker.launch(command, private, grace=grace, pass_fds=[listening.fileno()], tells=True)
 
+    fleet = Fleet(size, start, grace=grace)
     # with this one open, clients would be let in and served by nobody once the others have closed theirs
     with listening, on_ending(listening.close, lambda: None):
-        return await Fleet(size, start, grace=grace).run()
+        return await fleet.run()
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -159,31 +184,40 @@ def _attached(served: Any, app_path: str | None, dsn: str | None, schema: str | 
     return attached
 
 
-def _run(attached: Attached, listening: socket.socket) -> None:
+def _run(attached: Attached, listening: socket.socket, recycle_after: int | None) -> None:
     try:
         import uvicorn
 
         from rota.integrations.uvicorn_server import DrainingServer
     except ImportError as error:
         raise ConfigurationError("`rota serve` needs uvicorn: pip install 'rota[fastapi]'.") from error
+    _log_alike("uvicorn", "uvicorn.error")
     config = uvicorn.Config(
         attached.served,
         backlog=_BACKLOG,
         # what cannot be cancelled is not waited for longer than the rest
         timeout_graceful_shutdown=attached.budgets.graceful_timeout,
         access_log=False,
+        log_config=None,
     )
     server = DrainingServer(config)
+    if recycle_after is not None:
+        # each a little later than the last, or all would have had enough at the same moment
+        enough = recycle_after + random.randint(0, recycle_after // 10)
+        config.callback_notify, config.timeout_notify = functools.partial(_tell_when_enough, server, enough), 0
+    process = _Process(attached, server)
     # from now on, not only while it serves: a signal before that is not lost, and the one that it sends itself at its end, to die
     # of it, is no death, as it has ended in order
     before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
     limit, failed = HardLimit(max(attached.budgets.grace, attached.budgets.window)), False
-    left = left_behind(attached.app.facts)[0] if attached.app is not None else []
+    forget = ENDING.on_begin(process.stop_accepting)
     try:
-        server.run([listening])
+        with systemd_notified(process):
+            server.run([listening])
     except SystemExit as error:  # it has said why it could not start
         failed = bool(error.code)
     finally:
+        forget()
         for number, handler in before.items():
             signal.signal(number, handler)
         stuck = bodies_in_threads()
@@ -191,10 +225,62 @@ def _run(attached: Attached, listening: socket.socket) -> None:
             limit.within(HARD_LIMIT)  # the interpreter waits for threads, ours and others
         else:
             limit.lift()
-    if left := [*left, *stuck]:
+    failed = failed or (getattr(server, "lifespan", None) is not None and server.lifespan.should_exit)
+    if left := [*(attached.life.left if attached.life is not None else []), *stuck]:
         leave("; ".join(left))
     if failed:
         sys.exit(1)
+
+
+class _Process:
+    """How this process is, for whoever started it."""
+
+    def __init__(self, attached: Attached, server: Any) -> None:
+        self._attached = attached
+        self._server = server
+        self._probes = Probes(attached.app, lambda: attached.life, alone=True)
+
+    def live(self) -> Report:
+        return Report(200, {"live": True}) if self._attached.app is None else health_of(self._attached.app).live()
+
+    def ready_sync(self) -> Report:
+        """As the probe has it for this process, and not before anybody could ask that."""
+        life = self._attached.life
+        if ENDING.begun:
+            return Report(503, {"ready": False, "reason": "shutting_down"})
+        if life is None or not self._server.started:
+            return Report(503, {"ready": False, "reason": "starting"})
+        try:
+            return asyncio.run_coroutine_threadsafe(self._probes.ask("ready"), life.loop).result(_ANSWER_SECONDS)
+        except TimeoutError:
+            return Report(503, {"ready": False, "reason": "blocked"})
+        except (CancelledError, RuntimeError):  # the loop was closed meanwhile
+            return Report(503, {"ready": False, "reason": "shutting_down"})
+
+    def stop_accepting(self) -> None:
+        """When another process is there in the place of this one: to the end clients come to the port that they share, and one that
+        is let in at the last moment would find its connection closed."""
+        if is_replaced() and self._attached.life is not None:
+            for listener in self._server.servers:
+                self._attached.life.loop.call_soon_threadsafe(listener.close)
+
+
+async def _tell_when_enough(server: Any, enough: int) -> None:
+    if server.server_state.total_requests >= enough:
+        tell_parent("ENOUGH=1")
+
+
+def _log_alike(name: str, coloured: str) -> None:
+    """Have the lines of another logger come out as ours do."""
+    other = logging.getLogger(name)
+    other.handlers, other.propagate = list(logger.handlers), False
+    other.setLevel(logger.level)
+
+    def in_one_colour(record: logging.LogRecord) -> bool:
+        vars(record).pop("color_message", None)
+        return True
+
+    logging.getLogger(coloured).addFilter(in_one_colour)
 
 
 def _load(path: str, factory: bool) -> Any:

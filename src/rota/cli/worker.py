@@ -145,7 +145,7 @@ async def _run_fleet(
 
     async def start(number: int) -> SupervisedWorker:
         own = _given(log_label=f"{number:<5} ", health_port=port and port + number - 1)
-        return await SupervisedWorker.start(app, *public, *own, dsn=dsn, schema=schema, grace=grace)
+        return await SupervisedWorker.start(app, *public, *own, dsn=dsn, schema=schema, grace=grace, tells=True)
 
     async def bury(worker: SupervisedWorker) -> None:
         report = await asyncio.shield(looking)

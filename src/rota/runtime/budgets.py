@@ -18,7 +18,7 @@ DRAIN_WINDOW = 5.0  # longer than a balancer takes to notice that asks every sec
 
 @dataclass(slots=True)
 class Budgets:
-    """Both count from the signal on."""
+    """Both count from the signal on. All is gone `GONE_SECONDS` after the longer of them (`runtime/limit`), also several processes."""
 
     window: float = DRAIN_WINDOW  # requests are served, and readiness says 503
     grace: float = (

@@ -12,7 +12,7 @@ import json
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -117,7 +117,12 @@ class _Answer(BaseHTTPRequestHandler):
         else:
             self._answer(report.status, "application/json", json.dumps(report.body).encode() + b"\n")
 
-    do_HEAD = do_GET  # noqa: N815 - the name that the library looks for
+    def _refuse(self) -> None:
+        self._answer(405, "text/plain; charset=utf-8", b"Use GET.\n", {"Allow": "GET, HEAD"})
+
+    # the names that the library looks for
+    do_HEAD = do_GET  # noqa: N815
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815
 
     def _show_metrics(self) -> None:
         if self.server.metrics is None:
@@ -133,8 +138,10 @@ class _Answer(BaseHTTPRequestHandler):
     def _say(self, status: int, sentence: str) -> None:
         self._answer(status, "text/plain; charset=utf-8", f"{sentence}\n".encode())
 
-    def _answer(self, status: int, kind: str, body: bytes) -> None:
+    def _answer(self, status: int, kind: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")

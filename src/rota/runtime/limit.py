@@ -18,12 +18,16 @@ from queue import Empty, SimpleQueue
 from rota.clock import boottime
 from rota.service.ending import ENDING
 
-__all__ = ["HARD_LIMIT", "HardLimit"]
+__all__ = ["GONE_SECONDS", "HARD_LIMIT", "HardLimit"]
 
-#: Seconds beyond the grace in which a process is gone, in whatever way.
-HARD_LIMIT = 5.0
+#: Seconds beyond the grace in which everything is gone, in whatever way: one process, or several and the one that watches them.
+#: This is what whoever kills in the end has to wait, and what guides and `rota doctor` say.
+GONE_SECONDS = 5.0
+#: In which a process ends itself: enough to give up a database that does not answer, which takes four; and the rest is for who
+#: watches it, to kill it if need be and end its membership.
+HARD_LIMIT = 4.25
 # What the thread in C leaves to the one in Python, which can say more.
-_BEHIND_SECONDS = 0.5
+_BEHIND_SECONDS = 0.1
 
 
 class HardLimit:

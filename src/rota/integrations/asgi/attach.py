@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import traceback
 from typing import Any
 
 from rota.app import Rota
@@ -47,18 +48,34 @@ class Attached:
         self.worker = worker
         self.budgets = budgets
         self.life: Life | None = None
-        self._health = HealthRoutes(app, lambda: self.life, drain_token) if health else None
+        #: what `Life` has of the same names
+        self.joins = self.leaves = False
+        self._warned = False
+        self._health = HealthRoutes(app, lambda: self.life, drain_token, self._wants_life) if health else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
-        elif self._health is not None and self._health.handles(scope):
+            return
+        if self.life is None and not self._warned:
+            self._warned = True
+            logger.warning(
+                "requests come, and the lifespan of the application has not begun: %sthere is no drain at a signal. Nobody tells an "
+                "application of its start that is mounted inside another, or whose server runs with --lifespan off. Attach to the "
+                "outermost application, or give that one lifespan=app.lifespan(); and leave --lifespan off out",
+                "no worker runs in this process, readiness says so, and " if self._wants_life() else "",
+            )
+        if self._health is not None and self._health.handles(scope):
             await self._health(scope, receive, send)
         else:
             await drained(self.life, self._inner, scope, receive, send)
 
+    def _wants_life(self) -> bool:
+        return self.app is not None and self.worker is not None
+
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.life = life = Life(self.app, self.worker, self.budgets)
+        life.joins, life.leaves = self.joins, self.leaves
         await life.open()
         try:
             await _Lifespan(self._inner, life, scope, receive, send).run()
@@ -81,6 +98,8 @@ class _Lifespan:
         self._started = asyncio.Event()
         self._heard = False
         self._failed = False
+        self._shutting_down = False
+        self._over = False
         self._aborted = asyncio.Event()
 
     async def run(self) -> None:
@@ -99,7 +118,7 @@ class _Lifespan:
             elif inner.done() and not self._started.is_set() and not self._failed:
                 await self._without(inner)
             else:
-                await inner
+                await self._ended(inner)
         except asyncio.CancelledError:
             inner.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -107,6 +126,16 @@ class _Lifespan:
             raise
         finally:
             forget()
+
+    async def _ended(self, inner: asyncio.Task[None]) -> None:
+        try:
+            await inner
+        except Exception:
+            self._life.failed = True
+            if self._over or not self._shutting_down:
+                raise
+            # a server would take the silence for that of an application without a lifespan
+            await self._tell({"type": "lifespan.shutdown.failed", "message": traceback.format_exc()})
 
     async def _run_inner(self) -> None:
         await self._inner(self._scope, self._hear, self._tell)
@@ -116,6 +145,7 @@ class _Lifespan:
         self._heard = True
         if message["type"] == "lifespan.shutdown":
             await self._life.stop()
+            self._shutting_down = True
         return message
 
     async def _tell(self, message: Message) -> None:
@@ -128,6 +158,8 @@ class _Lifespan:
             case "lifespan.startup.failed":
                 self._failed = True
             case "lifespan.shutdown.complete" | "lifespan.shutdown.failed":
+                self._over = True
+                self._life.failed = message["type"] == "lifespan.shutdown.failed"
                 await self._life.close()
         await self._send(message)
 

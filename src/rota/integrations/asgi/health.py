@@ -2,6 +2,7 @@
 
 GET  /health/live  (/livez)     the process makes progress
 GET  /health/ready (/readyz)    it wants requests
+GET  /startupz                  its start is over
 GET  /health                    both, in detail
 POST /health/drain              begin to end, without the exit; only where a token is set, and for who knows it
 
@@ -15,7 +16,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rota.app import Rota
@@ -31,6 +32,7 @@ _PATHS = {
     "/livez": "live",
     "/health/ready": "ready",
     "/readyz": "ready",
+    "/startupz": "startup",
     "/health": "detail",
     "/health/drain": "drain",
 }
@@ -39,24 +41,30 @@ _PATHS = {
 class HealthRoutes:
     """An ASGI application for the paths that `handles` names. `life` gives the present life of the process, if any."""
 
-    def __init__(self, app: Rota | None, life: Callable[[], Life | None], drain_token: str | None = None) -> None:
+    def __init__(
+        self,
+        app: Rota | None,
+        life: Callable[[], Life | None],
+        drain_token: str | None = None,
+        expected: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._life = life
         self._token = drain_token or os.environ.get("ROTA_DRAIN_TOKEN") or None
-        self._probes = Probes(app, life)
+        self._probes = Probes(app, life, expected)
 
     def handles(self, scope: Scope) -> bool:
         return scope["type"] == "http" and self._name(scope) is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = self._name(scope)
-        wanted = "POST" if name == "drain" else "GET"
+        allowed = ("POST",) if name == "drain" else ("GET", "HEAD")
         if name is None:
             report = Report(404, {"error": "not found"})
-        elif scope["method"] != wanted and not (wanted == "GET" and scope["method"] == "HEAD"):
-            report = Report(405, {"error": f"use {wanted}"})
+        elif scope["method"] not in allowed:
+            report = Report(405, {"error": f"use {allowed[0]}"})
         else:
             report = self._drain(scope) if name == "drain" else await self._probes.ask(name)
-        await self._answer(report, scope, send)
+        await self._answer(report, scope, send, allowed)
 
     def _name(self, scope: Scope) -> str | None:
         path, root = scope["path"], scope.get("root_path", "")
@@ -72,7 +80,7 @@ class HealthRoutes:
         began = ENDING.begin("the drain endpoint", exits=False)
         return Report(202, {"draining": True, "began": began})
 
-    async def _answer(self, report: Report, scope: Scope, send: Send) -> None:
+    async def _answer(self, report: Report, scope: Scope, send: Send, allowed: Sequence[str]) -> None:
         body = json.dumps(report.body).encode()
         headers = [
             (b"content-type", b"application/json"),
@@ -80,6 +88,8 @@ class HealthRoutes:
             (b"cache-control", b"no-store"),
         ]
         life = self._life()
+        if report.status == 405:
+            headers.append((b"allow", ", ".join(allowed).encode()))
         if report.status == 503:
             # when to ask again: by then this process is gone, or has tried again
             headers.append((b"retry-after", str(max(1, math.ceil(life.window() if life else 1))).encode()))

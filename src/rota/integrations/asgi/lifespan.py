@@ -33,6 +33,7 @@ from rota.facts import (
     EndingBegan,
     EndingHurried,
     Facts,
+    JobStuck,
     StageFailed,
     StageStopped,
     WorkerStarted,
@@ -41,6 +42,7 @@ from rota.integrations.asgi.signals import HOOK, Unhooked, server_config
 from rota.integrations.logging import log_facts
 from rota.runtime.budgets import Budgets
 from rota.runtime.health import health_of
+from rota.runtime.process import bodies_in_threads, left_behind
 from rota.service.ending import ENDING
 from rota.service.loop import leave_refusing
 from rota.service.stages import stopped
@@ -96,14 +98,23 @@ class Life:
         #: why the worker does not work, in the word for readiness; None when it does, or none is wanted
         self.trouble: str | None = "starting"
         self.started = False
+        #: whether others serve on the same port already
+        self.joins = False
+        #: whether the server exits without bodies that are still in their threads
+        self.leaves = False
+        #: whether the application's own shutdown has failed
+        self.failed = False
+        #: what could not be ended in order, in words
+        self.left, forget = left_behind(self.facts)
+        self._stuck: list[str] = []
         self._awaited = False
         self._closed = False
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._began: float | None = None
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
-        self._undo: list[Callable[[], object]] = []
+        self._undo: list[Callable[[], object]] = [forget, self.facts.subscribe(self._on_stuck, JobStuck)]
 
     async def open(self) -> None:
         """Take the signals. Does not wait for the database, and neither does anything else before the server serves."""
@@ -137,7 +148,7 @@ class Life:
         """The application has started, and is served from now on: start the worker, and do not wait for it."""
         self.started = True
         if self.worker is not None and not ENDING.begun:
-            self._working = self._loop.create_task(self._work(self.worker))
+            self._working = self.loop.create_task(self._work(self.worker))
         else:
             self.trouble = None
         config = server_config()
@@ -193,7 +204,16 @@ class Life:
             if refusing := leave_refusing():
                 error = TimeoutError(f"{refusing} coroutine(s) refuse to be cancelled")
                 self.facts.emit(StageFailed("bodies", error))
-        self.facts.emit(Ended(boottime() - (self._began or boottime())))
+        if not self.left and not self.failed:
+            self.facts.emit(Ended(boottime() - (self._began or boottime())))
+        if not self.leaves and (stuck := bodies_in_threads()):
+            logger.error(
+                "%s%s. Nothing can end a thread: a server that exits as Python does, unlike uvicorn, which dies of its signal, exits "
+                "only when they return, or is killed. What they ran was handed back, and may run elsewhere meanwhile. Serve by "
+                '`rota serve`, which leaves without them, or give such a task executor="process"',
+                "; ".join(stuck),
+                f": {', '.join(self._stuck)}" if self._stuck else "",
+            )
         while self._undo:
             self._undo.pop()()
         if self.app is not None and _LIVES.get(self.app) is self:
@@ -201,7 +221,7 @@ class Life:
 
     def _soon(self, call: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and all is over
-            self._loop.call_soon_threadsafe(call)
+            self.loop.call_soon_threadsafe(call)
 
     def _begin(self) -> None:
         self.facts.emit(EndingBegan(ENDING.reason or ""))
@@ -225,7 +245,7 @@ class Life:
         self._stop_working()
         for exchange in list(self.exchanges):
             if exchange.endless:
-                self._keep(self._loop.create_task(exchange.end()))
+                self._keep(self.loop.create_task(exchange.end()))
         self._cut()
 
     def _cut(self) -> None:
@@ -238,10 +258,10 @@ class Life:
         all clients come back at the same one."""
         assert self._began is not None
         left = self._began + self.window() * random.uniform(0.5, 1.0) - boottime()
-        self._later(max(0.0, left), lambda: self._keep(self._loop.create_task(exchange.end())))
+        self._later(max(0.0, left), lambda: self._keep(self.loop.create_task(exchange.end())))
 
     def _later(self, wait: float, call: Callable[[], None]) -> None:
-        self._timers.add(self._loop.call_later(wait, call))
+        self._timers.add(self.loop.call_later(wait, call))
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
@@ -274,6 +294,9 @@ class Life:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
+    def _on_stuck(self, fact: JobStuck) -> None:
+        self._stuck.append(f"job {fact.job} ({fact.task})")
+
     def _on_awaited(self, _: DatabaseAwaited) -> None:
         self.trouble = "database"
 
@@ -304,6 +327,9 @@ def lifespan_of(
         try:
             life.start()
             yield
+        except BaseException:
+            life.failed = True
+            raise
         finally:
             await life.stop()
             await life.close()

@@ -387,19 +387,24 @@ begin
     -- One after the other, under the lock of the queue: what runs is counted when it is ours, and so includes what the last one
     -- took. The order is that of the names, and lines come after it, so that no two wait for each other in a circle.
     for gate in
-        select queue.name, queue.running_limit, rate.room
+        select queue.*
         from {schema}.queues as queue
-        left join lateral {schema}.rate_after(queue.rate_count, queue.rate_seconds, 0, queue.spent, queue.spent_slot) as rate
-          on queue.rate_count is not null
         where queue.name = any (array[''] || queues)
           and (queue.running_limit is not null or queue.rate_count is not null)
         order by queue.name
-        for update of queue
+        for update
     loop
-        room := coalesce(gate.room, most);
+        room := most;
         if gate.running_limit is not null then
             room := least(room, gate.running_limit - (
                 select count(*) from {schema}.jobs as job where job.state = 'running' and gate.name in ('', job.queue)
+            ));
+        end if;
+        if gate.rate_count is not null then
+            -- not in the statement that locks: beside a row that has changed meanwhile it would keep what it made of the old one
+            room := least(room, (
+                select rate.room
+                from {schema}.rate_after(gate.rate_count, gate.rate_seconds, 0, gate.spent, gate.spent_slot) as rate
             ));
         end if;
         rooms := rooms || jsonb_build_object(gate.name, room);
