@@ -48,6 +48,7 @@ from rota.schedules.emit import Emit, EmitSync
 from rota.schedules.scheduler import LEADERSHIP, Scheduler
 from rota.schedules.schedules import Schedules
 from rota.service.loop import leave_stuck
+from rota.service.resources import Opened
 from rota.settings import Settings, read_settings
 from rota.working import Working
 
@@ -105,7 +106,8 @@ class Rota:
         self.retention = read_retention(retention or {})
         self.tasks = Package()
         self.tasks.settle_in(self)
-        self.task = self.tasks.task
+        self.task, self.resource = self.tasks.task, self.tasks.resource
+        self.override = self.tasks.resources.override
         self.singletons: dict[str, Singleton] = {}
         self.declared = Declarations(self.tasks)
         self.cron, self.every = self.declared.cron, self.declared.every
@@ -184,8 +186,8 @@ class Rota:
         return taken
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What a body is called through: an app of a framework's sees to what the framework expects around it."""
-        return function
+        """What a body is called through: with its resources filled in. An app of a framework's sees to what that expects, too."""
+        return self.tasks.resources.filling(function)
 
     async def enqueue(self, new: NewJob, *, on: Any = None) -> Job[Any]:
         """Add one job made by `task.bind(...)`. It is there when this returns; with `on`, when that connection's transaction
@@ -236,7 +238,8 @@ class Rota:
         def register(function: Callable[[Term], Awaitable[Any]]) -> Singleton:
             if name in self.singletons:
                 raise ConfigurationError(f"There is a singleton {name!r} already. Give one of them another name.")
-            self.singletons[name] = Singleton(check_leader_name(name), function, on_held)
+            body = self.tasks.resources.filling(function)
+            self.singletons[name] = Singleton(check_leader_name(name), body, on_held)
             return self.singletons[name]
 
         return register
@@ -270,6 +273,9 @@ class Rota:
         polled = choose_pollers(self.pollers, pollers)
         schedules = self.declared.definitions()
         self._check_retention()
+        bodies = {f"singleton {name!r}": each.function for name, each in self.singletons.items() if not drain}
+        needs = self.tasks.needs({f"poller {each.name!r}": each.handler for each in polled} | bodies)
+        opened = Opened(self.tasks.resources)
         scheduler = Scheduler(
             self.database,
             self.tasks,
@@ -295,12 +301,14 @@ class Rota:
             Singletons(self._leads, () if drain else led),
             reach=lambda: self.database.run(applied_migrations()),
             check=self._prepare,
+            resources=lambda enter, wait: opened.open(needs, enter, wait),
             member=lambda: self._membership.joined(for_each((), (worker.reactions, polling.reactions)), shown),
             declared=lambda: self.declared.kept(schedules, self.database, self.codec, self.facts),
         )
         self._workings.append(working)
         try:
-            await working.run(drain=drain, grace=grace)
+            with opened.standing():
+                await working.run(drain=drain, grace=grace)
         finally:
             self._workings.remove(working)
 

@@ -37,6 +37,7 @@ from rota.jobs.running import Desk, Held, RunningJob, Stopped, running
 from rota.jobs.settle import Attempt
 from rota.jobs.tracing import Processing, Tracing
 from rota.service.points import reach
+from rota.service.resources import refuse_overridden
 
 __all__ = ["Executor", "call_of", "counted", "outcome_of", "secrets_of", "success_of", "timed_out"]
 
@@ -91,6 +92,7 @@ class Executor:
         self._running[place] = (attempt, asyncio.current_task())
         try:
             if task.options.executor == "process":
+                refuse_overridden(task.wants, f"Task {task.name!r}")
                 return await self._in_child(task, job, attempt, None if traced is None else traced.context)
             reach("run.before")
             value = await self._call(task, job, attempt)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import threading
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,8 @@ from rota.jobs.job import Job, JobId, NewJob
 from rota.jobs.package import Package
 from rota.jobs.redact import masked
 from rota.jobs.running import Held, RunningJob, running
+from rota.service.loop import off_the_loop
+from rota.service.resources import Opened
 
 __all__ = ["run_inline", "run_inline_sync"]
 
@@ -27,7 +30,7 @@ async def run_inline(new: NewJob, tasks: Package) -> Job[Any]:
     task, args, kwargs, job = _prepare(new, tasks)
     token = running.set(job)
     try:
-        value = await task.function(*args, **kwargs) if task.is_async else task.function(*args, **kwargs)
+        value = await _call(task, args, kwargs, tasks)
     finally:
         running.reset(token)
     return _done(new, task, job, value)
@@ -38,7 +41,9 @@ def run_inline_sync(new: NewJob, tasks: Package) -> Job[Any]:
 
     def call() -> Any:
         running.set(job)
-        return asyncio.run(task.function(*args, **kwargs)) if task.is_async else task.function(*args, **kwargs)
+        if task.is_async or task.wants:
+            return asyncio.run(_call(task, args, kwargs, tasks))
+        return task.function(*args, **kwargs)
 
     # in a thread of its own: the caller may be inside a running event loop, and the context stays clean
     outcome: list[Any] = []
@@ -49,6 +54,19 @@ def run_inline_sync(new: NewJob, tasks: Package) -> Job[Any]:
     if error is not None:
         raise error
     return _done(new, task, job, value)
+
+
+async def _call(task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tasks: Package) -> Any:
+    """Call the body, with the resources that it wants opened for it, and closed after it."""
+    async with AsyncExitStack() as stack:
+        opened = Opened(tasks.resources)
+        await opened.open(task.wants.values(), lambda _, life: stack.enter_async_context(life))
+        with opened.standing():
+            values = await tasks.resources.fill(task.wants, stack)
+            if task.is_async:
+                return await task.function(*args, **kwargs, **values)
+            with off_the_loop():
+                return task.function(*args, **kwargs, **values)
 
 
 def _caught(call: Any) -> tuple[Any, BaseException | None]:

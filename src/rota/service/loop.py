@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 
-__all__ = ["leave_stuck"]
+__all__ = ["leave_stuck", "off_the_loop"]
 
 _PATIENCE_SECONDS = 0.5
 
@@ -24,3 +26,14 @@ async def leave_stuck() -> int:
     for task in refusing:
         asyncio.tasks._unregister_task(task)
     return len(refusing)
+
+
+@contextlib.contextmanager
+def off_the_loop() -> Iterator[None]:
+    """Let a function that is called from a coroutine, and blocks it, run an event loop of its own if it pleases."""
+    loop = asyncio.get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)

@@ -39,6 +39,7 @@ class TestRota(Rota):
         super().__init__(dsn, schema=schema, lease=lease)
         if of is not None:
             self.facts, self.tasks, self.task, self.singletons = of.facts, of.tasks, of.task, of.singletons
+            self.resource, self.override = of.resource, of.override
             self.codec, self.retention, self.tracing = of.codec, of.retention, of.tracing
             self.declared, self.cron, self.every = of.declared, of.cron, of.every
             self.pollers = Pollers(self, of.pollers)
@@ -168,6 +169,7 @@ def pointed_at(app: Rota, other: Rota) -> Iterator[None]:
     """Let an app use the database of another for the length of a block; what is declared meanwhile is forgotten."""
     with _restored(app):
         tasks, declared, pollers = dict(app.tasks), list(app.declared.said), dict(app.pollers)
+        provided = dict(app.tasks.resources.providers)
         for name in _OF_ITS_DATABASE:
             setattr(app, name, getattr(other, name))
         try:
@@ -175,6 +177,8 @@ def pointed_at(app: Rota, other: Rota) -> Iterator[None]:
         finally:
             app.tasks._tasks.clear()
             app.tasks._tasks.update(tasks)
+            app.tasks.resources.providers.clear()
+            app.tasks.resources.providers.update(provided)
             app.declared.said[:] = declared
             app.pollers._pollers.clear()
             app.pollers._pollers.update(pollers)

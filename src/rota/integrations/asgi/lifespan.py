@@ -33,6 +33,7 @@ from rota.facts import (
     EndingBegan,
     EndingHurried,
     Facts,
+    ResourceAwaited,
     StageFailed,
     StageStopped,
     WorkerStarted,
@@ -109,7 +110,7 @@ class Life:
         if self.app is not None:
             _LIVES[self.app] = self
             self._undo.append(log_facts(self.facts))
-            self._undo.append(self.facts.subscribe(self._on_awaited, DatabaseAwaited))
+            self._undo.append(self.facts.subscribe(self._on_awaited, DatabaseAwaited, ResourceAwaited))
             self._undo.append(self.facts.subscribe(self._on_working, WorkerStarted))
             health = health_of(self.app)
             health.expect_worker = self.worker is not None
@@ -270,8 +271,11 @@ class Life:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _on_awaited(self, _: DatabaseAwaited) -> None:
-        self.trouble = "database"
+    def _on_awaited(self, fact: DatabaseAwaited | ResourceAwaited) -> None:
+        if isinstance(fact, DatabaseAwaited):
+            self.trouble = "database"
+        elif self.trouble is not None:  # one that works on waits in a child, for a job
+            self.trouble = "starting"
 
     def _on_working(self, _: WorkerStarted) -> None:
         self.trouble = None
