@@ -18,6 +18,7 @@ from rota.jobs.dead import Dead
 from rota.jobs.inline import run_inline, run_inline_sync
 from rota.jobs.intake import Intake, check_new
 from rota.jobs.job import Job, NewJob
+from rota.jobs.middleware import Middleware
 from rota.jobs.package import Package
 from rota.jobs.queue import Jobs
 from rota.jobs.retention import STANDARD, Retention, declare_retention, read_retention
@@ -47,8 +48,8 @@ from rota.schedules.declare import Declarations
 from rota.schedules.emit import Emit, EmitSync
 from rota.schedules.scheduler import LEADERSHIP, Scheduler
 from rota.schedules.schedules import Schedules
+from rota.service.filling import Opened, filling
 from rota.service.loop import leave_stuck
-from rota.service.resources import Opened
 from rota.settings import Settings, read_settings
 from rota.working import Working
 
@@ -108,6 +109,8 @@ class Rota:
         self.tasks.settle_in(self)
         self.task, self.resource = self.tasks.task, self.tasks.resource
         self.override = self.tasks.resources.override
+        self.middlewares = Middleware(self.tasks)
+        self.middleware = self.middlewares.add
         self.singletons: dict[str, Singleton] = {}
         self.declared = Declarations(self.tasks)
         self.cron, self.every = self.declared.cron, self.declared.every
@@ -187,27 +190,29 @@ class Rota:
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What a body is called through: with its resources filled in. An app of a framework's sees to what that expects, too."""
-        return self.tasks.resources.filling(function)
+        return filling(self.tasks.resources, function)
 
     async def enqueue(self, new: NewJob, *, on: Any = None) -> Job[Any]:
         """Add one job made by `task.bind(...)`. It is there when this returns; with `on`, when that connection's transaction
         commits."""
-        return await (run_inline(new, self.tasks) if self._inline else self._intake.take(new, on))
+        new = self.middlewares.admit(new)
+        return await (run_inline(new, self.tasks, self.middlewares) if self._inline else self._intake.take(new, on))
 
     def enqueue_sync(self, new: NewJob, *, on: Any = None) -> Job[Any]:
-        return run_inline_sync(new, self.tasks) if self._inline else self._intake.take_sync(new, on)
+        new = self.middlewares.admit(new)
+        return run_inline_sync(new, self.tasks, self.middlewares) if self._inline else self._intake.take_sync(new, on)
 
     async def enqueue_many(self, new: Iterable[NewJob], *, on: Any = None) -> list[Job[Any]]:
         """Add jobs made by `task.bind(...)` and return them in the order given: all of them, or after an error none."""
-        jobs = check_new(new)
+        jobs = self.middlewares.admit_all(check_new(new))
         if self._inline:
-            return [await run_inline(job, self.tasks) for job in jobs]
+            return [await run_inline(job, self.tasks, self.middlewares) for job in jobs]
         return await self._intake.take_all(jobs, on)
 
     def enqueue_many_sync(self, new: Iterable[NewJob], *, on: Any = None) -> list[Job[Any]]:
-        jobs = check_new(new)
+        jobs = self.middlewares.admit_all(check_new(new))
         if self._inline:
-            return [run_inline_sync(job, self.tasks) for job in jobs]
+            return [run_inline_sync(job, self.tasks, self.middlewares) for job in jobs]
         return self._intake.take_all_sync(jobs, on)
 
     def leadership(self, name: str) -> Leadership:
@@ -238,7 +243,7 @@ class Rota:
         def register(function: Callable[[Term], Awaitable[Any]]) -> Singleton:
             if name in self.singletons:
                 raise ConfigurationError(f"There is a singleton {name!r} already. Give one of them another name.")
-            body = self.tasks.resources.filling(function)
+            body = filling(self.tasks.resources, function)
             self.singletons[name] = Singleton(check_leader_name(name), body, on_held)
             return self.singletons[name]
 
@@ -273,8 +278,10 @@ class Rota:
         polled = choose_pollers(self.pollers, pollers)
         schedules = self.declared.definitions()
         self._check_retention()
-        bodies = {f"singleton {name!r}": each.function for name, each in self.singletons.items() if not drain}
-        needs = self.tasks.needs({f"poller {each.name!r}": each.handler for each in polled} | bodies)
+        bodies: dict[str, Callable[..., Any]] = {f"poller {each.name!r}": each.handler for each in polled}
+        bodies |= {f"singleton {name!r}": each.function for name, each in self.singletons.items() if not drain}
+        bodies |= {f"middleware {name!r}": each for name, each in self.middlewares.around_run}
+        needs = self.tasks.needs(bodies)
         opened = Opened(self.tasks.resources)
         scheduler = Scheduler(
             self.database,
@@ -283,7 +290,8 @@ class Rota:
             hears=lambda: working.control is not None and working.control.hears,
             poll=self.settings.schedule_poll,
         )
-        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler, self.tracing)
+        around = self.middlewares
+        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler, self.tracing, around)
         polling = Polling(self.database, polled, self.facts)
         led = (*self.singletons.values(), Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed))
         shown = {

@@ -177,7 +177,7 @@ async def test_one_of_a_job_is_opened_for_each_attempt_and_sees_how_it_ended(rot
         assert states == ["rolled back", "committed"]
         (error,) = (await job.refresh()).errors
         assert error.trace is not None
-        assert "service/resources.py" not in error.trace
+        assert "service/filling.py" not in error.trace
 
 
 async def test_one_of_a_job_that_is_not_async_is_opened_in_the_thread_of_the_body(rota_app: TestRota) -> None:

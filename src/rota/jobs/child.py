@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from queue import SimpleQueue
@@ -33,15 +33,17 @@ from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.errand import Errand, line, written, written_failure
 from rota.jobs.execute import call_of, counted, outcome_of, secrets_of, success_of
+from rota.jobs.middleware import Middleware
 from rota.jobs.outcome import AlreadySettled
 from rota.jobs.package import Package
 from rota.jobs.places import load
 from rota.jobs.running import Desk, Held, RunningJob, running
 from rota.jobs.tracing import Tracing
 from rota.postgres.pool import Database
+from rota.service.filling import Opened, fill
+from rota.service.inject import Key
 from rota.service.loop import off_the_loop
 from rota.service.points import reach
-from rota.service.resources import Opened
 
 __all__ = ["main"]
 
@@ -78,6 +80,9 @@ class _App(Protocol):
 
     @property
     def tasks(self) -> Package: ...
+
+    @property
+    def middlewares(self) -> Middleware: ...
 
     def use(self, *, dsn: str, schema: str) -> None: ...
 
@@ -185,8 +190,8 @@ class _Child:
             reach("run.before")
             args, kwargs = call_of(task, job, desk)
             try:
-                if task.wants:
-                    self._wait_for(self._open(task, app))
+                if task.wants or app.middlewares.around_run:
+                    self._wait_for(self._open([*task.wants.values(), *app.middlewares.wants()], app))
             except ResourceUnavailable as error:
                 return {"unopened": str(error)}
             self._say({"begun": True})
@@ -202,19 +207,20 @@ class _Child:
             return written(outcome_of(task, job, counted(task.name, error), attempt.seconds, desk.codec))
 
     def _call(self, task: Task[..., Any], app: _App, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if task.wants:
-            return self._wait_for(self._call_with_resources(task, app, args, kwargs))
+        if app in self._opened:
+            return self._wait_for(self._call_with_all(task, app, args, kwargs))
         if not task.is_async:
             return task.function(*args, **kwargs)
         return self._wait_for(task.function(*args, **kwargs))
 
-    async def _call_with_resources(
+    async def _call_with_all(
         self, task: Task[..., Any], app: _App, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        opened, _ = self._opened[app]
-        with opened.standing():
+        """Call it with the resources that it wants, and the middleware of its app around it."""
+
+        async def call() -> Any:
             async with AsyncExitStack() as stack:
-                values = await app.tasks.resources.fill(task.wants, stack)
+                values = await fill(app.tasks.resources, task.wants, stack)
                 if task.is_async:
                     return await task.function(*args, **kwargs, **values)
                 coroutine, self._coroutine = self._coroutine, None  # it is the body that is to be interrupted
@@ -224,12 +230,16 @@ class _Child:
                 finally:
                     self._coroutine = coroutine
 
-    async def _open(self, task: Task[..., Any], app: _App) -> None:
-        """Open what the task wants and no body before it did: it is kept for the next, until this process ends."""
+        opened, _ = self._opened[app]
+        with opened.standing():
+            return await app.middlewares.run(running.get(), call)
+
+    async def _open(self, wants: Iterable[Key], app: _App) -> None:
+        """Open what is wanted and no body before this wanted: it is kept for the next, until this process ends."""
         if app not in self._opened:
             self._opened[app] = Opened(app.tasks.resources), AsyncExitStack()
         opened, stack = self._opened[app]
-        await opened.open(task.wants.values(), lambda _, life: stack.enter_async_context(life))
+        await opened.open(wants, lambda _, life: stack.enter_async_context(life))
 
     def _wait_for(self, body: Coroutine[Any, Any, Any]) -> Any:
         value, error = self._runner.run(self._awaited(body), context=contextvars.copy_context())

@@ -1,39 +1,22 @@
-"""Things that bodies share: opened once per worker, or once per call, and handed to the parameters that ask for them by type.
-
-What lives as long as a worker is opened before it becomes a member of the cluster, in the order of who needs whom, and closed
-the other way round when it has left: no job is claimed that would fail for want of one, and one that does not close holds up
-nobody else. Each lives in a task of its own, which opens and closes it, as some (task groups, cancel scopes) demand.
-
-What lives as long as a call is opened before the body and closed after it, where the body is: on the event loop for a
-coroutine; for a function in its thread, unless it is async. It sees what the body raised, and what it raises itself is as if
-the body had.
-"""
+"""What can be asked for by type: who provides what, how it is opened, what it needs itself, and what stands in for it in a test."""
 
 from __future__ import annotations
 
-import asyncio
 import collections.abc
 import contextlib
-import contextvars
-import functools
 import inspect
 import typing
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Literal, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
-from rota.errors import ConfigurationError, ResourceUnavailable, RotaError
+from rota.errors import ConfigurationError
 from rota.service.inject import Key, key_of, resolved, wanted
 
-__all__ = ["Opened", "Resource", "Resources", "Scope", "define", "refuse_overridden"]
+__all__ = ["Resource", "Resources", "Scope", "define", "missing"]
 
-F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 Scope = Literal["worker", "job"]
-_Filling = Generator[tuple["Resource", dict[str, Any]], Any, dict[str, Any]]
-
 _YIELDED = (
     collections.abc.Iterator,
     collections.abc.Iterable,
@@ -42,8 +25,6 @@ _YIELDED = (
     collections.abc.AsyncIterable,
     collections.abc.AsyncGenerator,
 )
-# A thread that waits for the event loop looks this often whether that is still there.
-_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +115,7 @@ class Resources:
 
     def __init__(self) -> None:
         self.providers: dict[Key, Resource] = {}
-        self._overrides: dict[Key, Any] = {}
+        self.overrides: dict[Key, Any] = {}
         self._joined: Resources | None = None
 
     def add(self, resource: Resource) -> None:
@@ -173,16 +154,16 @@ class Resources:
             raise ConfigurationError(
                 f"Nothing can be overridden by {kind!r}: {error}. Name the type that is asked for."
             ) from error
-        before = dict(self._overrides)
-        self._overrides[key] = value
+        before = dict(self.overrides)
+        self.overrides[key] = value
         try:
             yield
         finally:
-            self._overrides.clear()
-            self._overrides.update(before)
+            self.overrides.clear()
+            self.overrides.update(before)
 
     def overridden(self, wants: Mapping[str, Key]) -> list[Key]:
-        return [key for key in wants.values() if key in self._overrides]
+        return [key for key in wants.values() if key in self.overrides]
 
     def check(self, wanting: Mapping[str, Mapping[str, Key]]) -> None:
         """Refuse what cannot be filled in, of these who want something and of the resources. Raises ConfigurationError."""
@@ -191,7 +172,7 @@ class Resources:
             f"{who} wants {key} for {name!r}, and nothing provides it"
             for who, wants in every.items()
             for name, key in wants.items()
-            if key not in self.providers and key not in self._overrides
+            if key not in self.providers and key not in self.overrides
         ]
         problems += [
             f"resource {each.name!r} lives as long as a worker and wants {key}, which lives as long as a job"
@@ -211,7 +192,7 @@ class Resources:
         planned: dict[Key, Resource | None] = {}
 
         def visit(key: Key) -> None:
-            if key in planned or key in self._overrides or key not in self.providers:
+            if key in planned or key in self.overrides or key not in self.providers:
                 return
             resource = self.providers[key]
             for each in resource.wants.values():
@@ -224,81 +205,10 @@ class Resources:
 
     def given(self, resource: Resource, values: Mapping[Key, Any]) -> dict[str, Any]:
         """What a resource of a worker is opened with. Raises ConfigurationError."""
-        available = {**values, **self._overrides}
+        available = {**values, **self.overrides}
         if lacking := [key for key in resource.wants.values() if key not in available]:
-            raise _missing(lacking[0])
+            raise missing(lacking[0])
         return {name: available[key] for name, key in resource.wants.items()}
-
-    def filling(self, function: Callable[..., Any], who: str = "") -> Callable[..., Any]:
-        """The function, with what it wants filled in wherever it is called; the very function if it wants nothing."""
-        wants = wanted(function, who or getattr(function, "__qualname__", repr(function)))
-        if not wants:
-            return function
-        places = {name: place for place, name in enumerate(inspect.signature(function).parameters)}
-
-        def lacking(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Key]:
-            return {name: key for name, key in wants.items() if name not in kwargs and places[name] >= len(args)}
-
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def coroutine(*args: Any, **kwargs: Any) -> Any:
-                async with AsyncExitStack() as stack:
-                    return await function(*args, **kwargs, **await self.fill(lacking(args, kwargs), stack))
-
-            return coroutine
-
-        @functools.wraps(function)
-        def body(*args: Any, **kwargs: Any) -> Any:
-            with ExitStack() as stack:
-                return function(*args, **kwargs, **self.fill_sync(lacking(args, kwargs), stack))
-
-        return body
-
-    async def fill(self, wants: Mapping[str, Key], stack: AsyncExitStack) -> dict[str, Any]:
-        """The values for these parameters; what is opened for this call, the stack closes. Raises RotaError."""
-        filling = self._filling(wants)
-        step = _begin(filling)
-        while isinstance(step, tuple):
-            resource, given = step
-            step = _go_on(filling, await resource.open(given, stack))
-        return step
-
-    def fill_sync(self, wants: Mapping[str, Key], stack: ExitStack) -> dict[str, Any]:
-        filling = self._filling(wants)
-        step = _begin(filling)
-        while isinstance(step, tuple):
-            resource, given = step
-            if resource.is_async:
-                value = _standing(self, resource).open_for_thread(resource, given, stack)
-            else:
-                value = resource.open_sync(given, stack)
-            step = _go_on(filling, value)
-        return step
-
-    def _filling(self, wants: Mapping[str, Key]) -> _Filling:
-        """Yields what is to be opened for this call, and with what; is sent what came of it."""
-        values: dict[Key, Any] = {}
-
-        def value_of(key: Key) -> Generator[tuple[Resource, dict[str, Any]], Any, Any]:
-            if key in self._overrides:
-                return self._overrides[key]
-            if key not in values:
-                resource = self.providers.get(key)
-                if resource is None:
-                    raise _missing(key)
-                if resource.scope == "worker":
-                    return _standing(self, resource).value(resource)
-                given = {}
-                for name, each in resource.wants.items():
-                    given[name] = yield from value_of(each)
-                values[key] = yield resource, given
-            return values[key]
-
-        filled = {}
-        for name, key in wants.items():
-            filled[name] = yield from value_of(key)
-        return filled
 
     def _circle(self, new: Resource) -> list[Key]:
         """How a new one would come to need itself; empty if it would not."""
@@ -315,177 +225,5 @@ class Resources:
         return search(new.provides, [new.provides])
 
 
-def _begin(filling: _Filling) -> tuple[Resource, dict[str, Any]] | dict[str, Any]:
-    return _go_on(filling, None)
-
-
-def _go_on(filling: _Filling, value: Any) -> tuple[Resource, dict[str, Any]] | dict[str, Any]:
-    """The next to be opened, or the values when all are there."""
-    try:
-        return filling.send(value)
-    except StopIteration as done:
-        filled: dict[str, Any] = done.value
-        return filled
-
-
-def _missing(key: Key) -> ConfigurationError:
+def missing(key: Key) -> ConfigurationError:
     return ConfigurationError(f"Nothing provides {key}. Declare it with @app.resource, or pass it as an argument.")
-
-
-class Opened:
-    """What is open for one worker, or one call that runs as in a worker. Belongs to the event loop it is made on."""
-
-    def __init__(self, resources: Resources) -> None:
-        self.resources = resources
-        self._values: dict[Key, Any] = {}
-        self._loop = asyncio.get_running_loop()
-
-    @contextlib.contextmanager
-    def standing(self) -> Iterator[None]:
-        """Have what is called in this block, and in the tasks and threads it starts, filled in from here."""
-        token = _opened.set(self)
-        try:
-            yield
-        finally:
-            _opened.reset(token)
-
-    async def open(
-        self,
-        keys: Iterable[Key],
-        enter: Callable[[str, AbstractAsyncContextManager[None]], Awaitable[object]],
-        wait: Callable[[ResourceUnavailable], Awaitable[None]] | None = None,
-    ) -> None:
-        """Open what these need and is not open yet. `enter` enters each, under its name, and sees that it is left in the end.
-
-        One that cannot be opened is tried again after `wait`. Raises ResourceUnavailable, if there is none.
-        """
-        for resource in self.resources.plan(keys):
-            while resource.provides not in self._values:
-                try:
-                    await enter(f"resource {resource.name}", _Life(resource, self.resources, self._values))
-                except ConfigurationError:
-                    raise  # nothing to wait for
-                except Exception as error:
-                    unavailable = ResourceUnavailable(
-                        f"Resource {resource.name!r}, which provides {resource.provides}, could not be opened: "
-                        f"{type(error).__name__}: {error}"
-                    )
-                    unavailable.__cause__ = error
-                    if wait is None:
-                        raise unavailable from error
-                    await wait(unavailable)
-
-    def value(self, resource: Resource) -> Any:
-        try:
-            return self._values[resource.provides]
-        except KeyError:
-            raise RotaError(
-                f"{resource.provides} is not open here: resource {resource.name!r} was declared, or asked for, after this worker "
-                "started. Declare it where the app is made, so that it is known before."
-            ) from None
-
-    def open_for_thread(self, resource: Resource, given: Mapping[str, Any], stack: ExitStack) -> Any:
-        """Open an async one on the event loop for a body in a thread, whose stack closes it there."""
-        values: dict[Key, Any] = {}
-        life = _Life(resource, self.resources, values, given)
-        self._wait_for(life.__aenter__())
-        stack.push(lambda *raised: self._wait_for(life.__aexit__(*raised)))
-        return values[resource.provides]
-
-    def _wait_for(self, coroutine: Any) -> Any:
-        with contextlib.suppress(RuntimeError):
-            if asyncio.get_running_loop() is self._loop:
-                coroutine.close()
-                raise RotaError(
-                    "A function that wants an async resource was called on the event loop that would have to open it, and would wait "
-                    "for itself. Call it with asyncio.to_thread(), or pass the resource."
-                )
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        while True:
-            try:
-                return future.result(_LOOK_SECONDS)
-            except TimeoutError:
-                if future.done():
-                    raise
-                if not self._loop.is_running():
-                    raise RotaError(
-                        "The worker that has this resource has ended, and cannot open or close it."
-                    ) from None
-
-
-_opened: contextvars.ContextVar[Opened] = contextvars.ContextVar("rota_resources")
-
-
-def refuse_overridden(wants: Mapping[str, Key], who: str) -> None:
-    """Refuse to send to another process what stands in for something in this one. Raises ConfigurationError."""
-    opened = _opened.get(None)
-    if opened is not None and (stood_in := opened.resources.overridden(wants)):
-        raise ConfigurationError(
-            f"{who} runs in a process of its own, where app.override({stood_in[0]}, ...) does not hold. Call its function with what "
-            "it wants instead, or use app.inline()."
-        )
-
-
-def _standing(resources: Resources, resource: Resource) -> Opened:
-    opened = _opened.get(None)
-    if opened is None or opened.resources is not resources:
-        raise RotaError(
-            f"{resource.provides} is not open here: it is filled in for what a worker runs. Called by hand, pass it as an argument; "
-            f"in a test, `with app.override({resource.provides}, ...):` stands in for it."
-        )
-    return opened
-
-
-@dataclass(eq=False)
-class _Life(AbstractAsyncContextManager[None]):
-    """A resource from its opening to its closing, both of which are done by one task."""
-
-    resource: Resource
-    resources: Resources
-    values: dict[Key, Any]
-    given: Mapping[str, Any] | None = None
-    _task: asyncio.Task[None] | None = None
-    _raised: BaseException | None = None
-    _closing: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def __aenter__(self) -> None:
-        there = asyncio.Event()
-        task = self._task = asyncio.create_task(self._live(there))
-        waiting = asyncio.ensure_future(there.wait())
-        try:
-            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait({task})
-            raise
-        finally:
-            waiting.cancel()
-        if not there.is_set():
-            task.result()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        assert self._task is not None
-        self._raised = error
-        self._closing.set()
-        try:
-            await self._task
-        except BaseException as raised:
-            if raised is error:
-                return False
-            raise
-        return error is not None
-
-    async def _live(self, there: asyncio.Event) -> None:
-        key = self.resource.provides
-        given = self.resources.given(self.resource, self.values) if self.given is None else self.given
-        async with AsyncExitStack() as stack:
-            self.values[key] = await self.resource.open(given, stack)
-            there.set()
-            try:
-                await self._closing.wait()
-                if self._raised is not None:
-                    raise self._raised
-            finally:
-                del self.values[key]
