@@ -17,8 +17,11 @@ import pytest
 import rota
 from rota import ConfigurationError, InvalidArguments, Package, ResourceUnavailable, Retry, Rota, RotaError, Term
 from rota.facts import JobFailed, JobSnoozed, MemberLeft, ResourceAwaited, StageFailed, WorkerStarted
+from rota.service.filling import Opened
 from rota.service.inject import Key, inject
-from rota.testing import TestRota, WorkerProcess, fact, until
+from rota.service.loop import leave_stuck
+from rota.testing import TestRota, WorkerProcess, fact, until, until_sync
+from rota.testing.app import pointed_at
 
 
 @dataclass
@@ -623,6 +626,103 @@ async def test_a_value_that_overrides_is_used_instead_and_nothing_is_opened_for_
         await name()
     with pytest.raises(ConfigurationError, match="Nothing can be overridden by None"), rota_app.override(None, 1):
         pass
+
+
+async def test_what_stood_in_when_the_worker_started_and_is_gone_is_told(rota_app: TestRota) -> None:
+    @rota_app.resource
+    def pool() -> Pool:
+        return Pool()
+
+    @rota_app.task(retry=None)
+    async def name(pool: Pool = rota.inject()) -> str:
+        return pool.name
+
+    with rota_app.override(Pool, Pool("fake")):
+        working = await started(rota_app)
+    job = await name.enqueue()
+    with pytest.raises(rota.JobFailed, match="nothing wanted resource 'pool' when this worker started"):
+        await job.wait(10)
+    rota_app.stop()
+    await working
+
+
+async def test_a_test_of_an_app_has_its_resources_and_what_stands_in_for_them(rota_database: str) -> None:
+    app = Rota("postgresql://127.0.0.1:1/nowhere")
+
+    @app.resource
+    def pool() -> Pool:
+        return Pool()
+
+    @app.task
+    async def name(pool: Pool = rota.inject()) -> str:
+        return pool.name
+
+    tested = TestRota(rota_database, of=app)
+    with pointed_at(app, tested):
+
+        @tested.resource
+        def cache(pool: Pool = rota.inject()) -> Cache:
+            return Cache(pool)
+
+        job = await name.enqueue()
+        await tested.drain()
+        with app.override(Pool, Pool("fake")):
+            other = await name.enqueue()
+            await tested.drain()
+        assert [await job.wait(), await other.wait()] == ["primary", "fake"]
+        await tested.close()
+
+    assert list(app.tasks.resources.providers) == [Key(Pool)]
+
+
+async def test_a_function_does_not_wait_for_the_event_loop_that_it_is_called_on(rota_app: TestRota) -> None:
+    @rota_app.resource(scope="job")
+    async def pool() -> Pool:
+        return Pool()
+
+    @rota_app.task
+    def name(pool: Pool = rota.inject()) -> str:
+        return pool.name
+
+    @rota_app.task
+    async def by_hand() -> str:
+        with pytest.raises(RotaError, match=r"would wait for itself. Call it with asyncio.to_thread\(\)"):
+            name()
+        return await asyncio.to_thread(name)
+
+    job = await by_hand.enqueue()
+    await rota_app.drain()
+    assert await job.wait() == "primary"
+
+
+def test_a_thread_does_not_wait_for_an_event_loop_that_is_gone() -> None:
+    app = Rota("postgresql://127.0.0.1:1/nowhere")
+
+    @app.resource(scope="job")
+    async def pool() -> Pool:
+        loop.call_soon(loop.stop)
+        await asyncio.Event().wait()
+        return Pool()
+
+    @app.task
+    def name(pool: Pool = rota.inject()) -> str:
+        return pool.name
+
+    async def opened() -> Opened:
+        return Opened(app.tasks.resources)
+
+    loop = asyncio.new_event_loop()
+    with loop.run_until_complete(opened()).standing():
+        with pytest.raises(RotaError, match="The worker whose event loop has this resource has ended"):
+            name()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        until_sync(loop.is_running)
+        with pytest.raises(RotaError, match="The worker whose event loop has this resource has ended"):
+            name()
+        thread.join()
+        loop.run_until_complete(leave_stuck())
+        loop.close()
 
 
 async def test_inline_opens_what_the_body_wants_for_it_alone(rota_app: TestRota) -> None:

@@ -98,10 +98,10 @@ class Executor:
                 refuse_overridden(task.wants, f"Task {task.name!r}")
                 return await self._in_child(task, job, attempt, None if traced is None else traced.context)
             reach("run.before")
-            if self._middleware is None or not self._middleware.around_run:
-                value = await self._call(task, job, attempt)
-            else:
+            if self._middleware is not None and self._middleware.around_run:
                 value = await self._middleware.run(running.get(), lambda: self._call(task, job, attempt))
+            else:
+                value = await self._call(task, job, attempt)
             reach("run.after")
             return self._returned(task, attempt, job, value)
         except BaseException as error:

@@ -166,8 +166,8 @@ class Opened:
             return self._values[resource.provides]
         except KeyError:
             raise RotaError(
-                f"{resource.provides} is not open here: resource {resource.name!r} was declared, or asked for, after this worker "
-                "started. Declare it where the app is made, so that it is known before."
+                f"{resource.provides} is not open here: nothing wanted resource {resource.name!r} when this worker started. It was "
+                "declared or asked for later, or something stood in for it. Declare it before, where the app is made."
             ) from None
 
     def open_for_thread(self, resource: Resource, given: Mapping[str, Any], stack: ExitStack) -> Any:
@@ -186,6 +186,9 @@ class Opened:
                     "A function that wants an async resource was called on the event loop that would have to open it, and would wait "
                     "for itself. Call it with asyncio.to_thread(), or pass the resource."
                 )
+        if not self._loop.is_running():
+            coroutine.close()
+            raise _ended()
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         while True:
             try:
@@ -194,9 +197,11 @@ class Opened:
                 if future.done():
                     raise
                 if not self._loop.is_running():
-                    raise RotaError(
-                        "The worker that has this resource has ended, and cannot open or close it."
-                    ) from None
+                    raise _ended() from None
+
+
+def _ended() -> RotaError:
+    return RotaError("The worker whose event loop has this resource has ended: it cannot be opened or closed any more.")
 
 
 _opened: contextvars.ContextVar[Opened] = contextvars.ContextVar("rota_resources")
