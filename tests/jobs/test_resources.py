@@ -723,6 +723,8 @@ def test_a_thread_does_not_wait_for_an_event_loop_that_is_gone() -> None:
         thread.join()
         loop.run_until_complete(leave_stuck())
         loop.close()
+        with pytest.raises(RotaError, match="The worker whose event loop has this resource has ended"):
+            name()
 
 
 async def test_inline_opens_what_the_body_wants_for_it_alone(rota_app: TestRota) -> None:
