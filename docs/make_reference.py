@@ -27,6 +27,7 @@ from rota.cli.main import rota as command
 from rota.integrations.logging import words
 from rota.jobs.dead import Dead
 from rota.jobs.definition import BoundTask
+from rota.jobs.middleware import Middleware
 from rota.jobs.queue import Jobs
 from rota.jobs.worker import WorkerSettings
 from rota.leases.inspect import LeaderView, TermView
@@ -44,6 +45,7 @@ from rota.schedules.declare import Declarations
 from rota.schedules.definition import ScheduleOptions
 from rota.schedules.emit import Emit
 from rota.schedules.schedules import Schedules
+from rota.service.resources import Resources
 from rota.testing import plugin
 
 FOLDER = Path(__file__).parent / "reference"
@@ -81,6 +83,9 @@ MADE_BY_US = {
 }  # nobody else calls their constructors
 OUR_CALLS = {
     "Rota": {"around"},
+    "Package": {"needs"},
+    "Resources": {"add", "check", "given", "join", "overridden", "plan"},
+    "Middleware": {"admit", "admit_all", "run", "wants"},
     "Term": {"end", "give_up", "give_up_sync", "look", "loss", "patience"},
     "Declarations": {"definitions", "kept"},
     "Pollers": {"definitions"},
@@ -93,6 +98,8 @@ OBJECTS: dict[str, tuple[str, Any]] = {
     "options": ("The options of a schedule", ScheduleOptions),
     "declared": ("`app.cron` and `app.every`: schedules in code", Declarations),
     "emit": ("`app.emit`: events that schedules listen to", Emit),
+    "override": ("`app.override`: what stands in for a resource", Resources),
+    "middleware": ("`app.middleware`: what goes around every job", Middleware),
     "pollers": ("`app.poller` and `app.pollers`: tables of yours that are polled", Pollers),
     "check": ("What `poller.check()` returns", PollerCheck),
     "missing": ("An index that a check misses", MissingIndex),
@@ -219,7 +226,12 @@ def api() -> str:
             continue
         lines += described(f"rota.{name}", value)
         if name == "Rota":
-            lines += ["#### app.task", "", "`@app.task` is [`Package.task`](#rotapackage) of the app's own tasks.", ""]
+            lines += [
+                "#### app.task, app.resource",
+                "",
+                "`@app.task` and `@app.resource` are [`Package.task` and `Package.resource`](#rotapackage) of the app's own tasks.",
+                "",
+            ]
     for title, value in OBJECTS.values():
         lines += described(title, value, plain_title=True)
     lines += ["## Errors", "", "All errors are listed in [Errors and exit codes](errors.md).", ""]

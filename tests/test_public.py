@@ -19,12 +19,12 @@ def _modules_after(code: str) -> set[str]:
 
 PUBLIC = """
     Adaptive Changed DueRow ParkedRow PollStats PollTransaction Poller PollerView RunningPoll current_poll
-    Rota Package Task Retry Unique Debounce Throttle Snooze Discard Retention Codec Job NewJob RunningJob Transaction AttemptError
-    Explanation Letter Erased Schedule ScheduleDefinition ScheduleRun SchedulesPut Exclude Term current_job
+    Rota Package Task Retry Unique Debounce Throttle Limit Snooze Discard Retention Codec Job NewJob RunningJob Transaction
+    AttemptError Explanation Letter Erased Schedule ScheduleDefinition ScheduleRun SchedulesPut Exclude Term current_job inject
     DrainMiddleware draining
     RotaError AppNotFound ClaimLost ConfigurationError DatabaseUnavailable EmbeddedError ForeignDatabase ForkedProcess
-    InvalidArguments InvalidDsn JobCancelled JobExists JobFailed JobNotFound LeadershipHeld LeadershipLost Limit LockHeld
-    NotPossible PayloadTooLarge ScheduleNotFound SchemaMismatch UnknownTask WaitTimedOut __version__
+    InvalidArguments InvalidDsn JobCancelled JobExists JobFailed JobNotFound LeadershipHeld LeadershipLost LockHeld
+    NotPossible PayloadTooLarge ResourceUnavailable ScheduleNotFound SchemaMismatch UnknownTask WaitTimedOut __version__
 """
 
 

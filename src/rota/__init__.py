@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         LockHeld,
         NotPossible,
         PayloadTooLarge,
+        ResourceUnavailable,
         RotaError,
         ScheduleNotFound,
         SchemaMismatch,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from rota.schedules.history import ScheduleRun
     from rota.schedules.put import SchedulesPut
     from rota.schedules.view import Schedule
+    from rota.service.inject import inject
 
 __all__ = [
     "Rota",
@@ -95,6 +97,7 @@ __all__ = [
     "RunningPoll",
     "current_job",
     "current_poll",
+    "inject",
     "DrainMiddleware",
     "draining",
     "RotaError",
@@ -116,6 +119,7 @@ __all__ = [
     "LockHeld",
     "NotPossible",
     "PayloadTooLarge",
+    "ResourceUnavailable",
     "ScheduleNotFound",
     "SchemaMismatch",
     "UnknownTask",
@@ -150,6 +154,7 @@ _ROOMS = {
     "rota.schedules.history": ("ScheduleRun",),
     "rota.schedules.put": ("SchedulesPut",),
     "rota.schedules.view": ("Schedule",),
+    "rota.service.inject": ("inject",),
 }
 
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these

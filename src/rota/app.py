@@ -19,6 +19,7 @@ from rota.jobs.inline import run_inline, run_inline_sync
 from rota.jobs.intake import Intake, check_new
 from rota.jobs.job import Job, NewJob
 from rota.jobs.limit import declare_limits
+from rota.jobs.middleware import Middleware
 from rota.jobs.package import Package
 from rota.jobs.queue import Jobs
 from rota.jobs.retention import STANDARD, Retention, declare_retention, read_retention
@@ -48,6 +49,7 @@ from rota.schedules.declare import Declarations
 from rota.schedules.emit import Emit, EmitSync
 from rota.schedules.scheduler import LEADERSHIP, Scheduler
 from rota.schedules.schedules import Schedules
+from rota.service.filling import Opened, filling
 from rota.service.loop import leave_stuck
 from rota.settings import Settings, read_settings
 from rota.working import Working
@@ -106,7 +108,10 @@ class Rota:
         self.retention = read_retention(retention or {})
         self.tasks = Package()
         self.tasks.settle_in(self)
-        self.task = self.tasks.task
+        self.task, self.resource = self.tasks.task, self.tasks.resource
+        self.override = self.tasks.resources.override
+        self.middlewares = Middleware(self.tasks)
+        self.middleware = self.middlewares.add
         self.singletons: dict[str, Singleton] = {}
         self.declared = Declarations(self.tasks)
         self.cron, self.every = self.declared.cron, self.declared.every
@@ -185,28 +190,30 @@ class Rota:
         return taken
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What a body is called through: an app of a framework's sees to what the framework expects around it."""
-        return function
+        """What a body is called through: with its resources filled in. An app of a framework's sees to what that expects, too."""
+        return filling(self.tasks.resources, function)
 
     async def enqueue(self, new: NewJob, *, on: Any = None) -> Job[Any]:
         """Add one job made by `task.bind(...)`. It is there when this returns; with `on`, when that connection's transaction
         commits."""
-        return await (run_inline(new, self.tasks) if self._inline else self._intake.take(new, on))
+        new = self.middlewares.admit(new)
+        return await (run_inline(new, self.tasks, self.middlewares) if self._inline else self._intake.take(new, on))
 
     def enqueue_sync(self, new: NewJob, *, on: Any = None) -> Job[Any]:
-        return run_inline_sync(new, self.tasks) if self._inline else self._intake.take_sync(new, on)
+        new = self.middlewares.admit(new)
+        return run_inline_sync(new, self.tasks, self.middlewares) if self._inline else self._intake.take_sync(new, on)
 
     async def enqueue_many(self, new: Iterable[NewJob], *, on: Any = None) -> list[Job[Any]]:
         """Add jobs made by `task.bind(...)` and return them in the order given: all of them, or after an error none."""
-        jobs = check_new(new)
+        jobs = self.middlewares.admit_all(check_new(new))
         if self._inline:
-            return [await run_inline(job, self.tasks) for job in jobs]
+            return [await run_inline(job, self.tasks, self.middlewares) for job in jobs]
         return await self._intake.take_all(jobs, on)
 
     def enqueue_many_sync(self, new: Iterable[NewJob], *, on: Any = None) -> list[Job[Any]]:
-        jobs = check_new(new)
+        jobs = self.middlewares.admit_all(check_new(new))
         if self._inline:
-            return [run_inline_sync(job, self.tasks) for job in jobs]
+            return [run_inline_sync(job, self.tasks, self.middlewares) for job in jobs]
         return self._intake.take_all_sync(jobs, on)
 
     def leadership(self, name: str) -> Leadership:
@@ -237,7 +244,8 @@ class Rota:
         def register(function: Callable[[Term], Awaitable[Any]]) -> Singleton:
             if name in self.singletons:
                 raise ConfigurationError(f"There is a singleton {name!r} already. Give one of them another name.")
-            self.singletons[name] = Singleton(check_leader_name(name), function, on_held)
+            body = filling(self.tasks.resources, function)
+            self.singletons[name] = Singleton(check_leader_name(name), body, on_held)
             return self.singletons[name]
 
         return register
@@ -272,6 +280,11 @@ class Rota:
         schedules = self.declared.definitions()
         limits = {name: self.tasks[name].options.limit for name in sorted(self.tasks)}
         self._check_retention()
+        bodies: dict[str, Callable[..., Any]] = {f"poller {each.name!r}": each.handler for each in polled}
+        bodies |= {f"singleton {name!r}": each.function for name, each in self.singletons.items() if not drain}
+        bodies |= {f"middleware {name!r}": each for name, each in self.middlewares.around_run}
+        needs = self.tasks.needs(bodies)
+        opened = Opened(self.tasks.resources)
         scheduler = Scheduler(
             self.database,
             self.tasks,
@@ -279,7 +292,8 @@ class Rota:
             hears=lambda: working.control is not None and working.control.hears,
             poll=self.settings.schedule_poll,
         )
-        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler, self.tracing)
+        around = self.middlewares
+        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler, self.tracing, around)
         polling = Polling(self.database, polled, self.facts)
         led = (*self.singletons.values(), Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed))
         shown = {
@@ -298,13 +312,15 @@ class Rota:
             Singletons(self._leads, () if drain else led),
             reach=lambda: self.database.run(applied_migrations()),
             check=self._prepare,
+            resources=lambda enter, wait: opened.open(needs, enter, wait),
             member=lambda: self._membership.joined(for_each((), (worker.reactions, polling.reactions)), shown),
             limits=lambda: self.database.run_steps(declare_limits(limits)),
             declared=lambda: self.declared.kept(schedules, self.database, self.codec, self.facts),
         )
         self._workings.append(working)
         try:
-            await working.run(drain=drain, grace=grace)
+            with opened.standing():
+                await working.run(drain=drain, grace=grace)
         finally:
             self._workings.remove(working)
 

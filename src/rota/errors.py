@@ -8,6 +8,7 @@
     │   └── PayloadTooLarge         it fits, and is larger than a row should carry
     ├── UnknownTask                 a task name this process has not registered
     ├── DatabaseUnavailable         PostgreSQL did not answer; the same call may succeed later
+    ├── ResourceUnavailable         an @app.resource could not be opened; what it raised is the cause
     ├── SchemaMismatch              the database's tables are not those this version of Rota works with
     │   ├── SchemaMissing           there are none, or they are too old: `rota migrate`
     │   ├── SchemaTooNew            a newer Rota changed them in a way this one cannot work with
@@ -61,6 +62,7 @@ __all__ = [
     "PayloadTooLarge",
     "PostgresNotFound",
     "PostgresStartFailed",
+    "ResourceUnavailable",
     "RotaError",
     "ScheduleNotFound",
     "SchemaMismatch",
@@ -107,6 +109,10 @@ class DatabaseUnavailable(RotaError):
     """PostgreSQL did not answer. Nothing is wrong with the call: it may succeed later."""
 
     exit_code = 4
+
+
+class ResourceUnavailable(RotaError):
+    """What an `@app.resource` provides could not be opened, for the reason that is its cause. It may succeed later."""
 
 
 class SchemaMismatch(RotaError):

@@ -48,6 +48,7 @@ __all__ = [
     "MigrationApplied",
     "PollerHindered",
     "PoolerDetected",
+    "ResourceAwaited",
     "RowClaimLost",
     "RowFailed",
     "RowHindered",
@@ -301,6 +302,13 @@ class DatabaseBack(Fact):
 @dataclass(frozen=True, slots=True)
 class DatabaseAwaited(Fact):
     """This process cannot start without the database, for this reason, and waits for it."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceAwaited(Fact):
+    """This process cannot start, or run a job, without what an `@app.resource` provides, for this reason, and tries again."""
 
     error: str
 

@@ -23,7 +23,9 @@ _HERE = Path(__file__).parent
 _OUR_FILES = (
     str(_HERE / "jobs" / "execute.py"),
     str(_HERE / "jobs" / "child.py"),
+    str(_HERE / "jobs" / "middleware.py"),
     str(_HERE / "pollers" / "execute.py"),
+    str(_HERE / "service" / "filling.py"),
     str(_HERE / "integrations" / "django" / "bodies.py"),
     str(_HERE / "integrations" / "django" / "attempt.py"),
     concurrent.futures.thread.__file__,

@@ -1,10 +1,10 @@
 """One run of a worker in this process: started in order, and stopped on the way back.
 
-The order is: the database, its schema, the tables of pollers, the member and its listener, the limits and schedules that code
-declares, leaderships, pollers, and jobs last, when everything they rely upon is there. At a stop nothing new is begun anywhere
-from the first moment: leaderships are resigned, and jobs and pollers stop claiming, at the same time and under one deadline. Only when
-all of them have ended does the member leave, as one that left while it still held something would look dead to its peers. The
-pool is its owner's to close, after that.
+The order is: the database, its schema, the resources that bodies share, the tables of pollers, the member and its listener,
+the limits and schedules that code declares, leaderships, pollers, and jobs last, when everything they rely upon is there. At a
+stop nothing new is begun anywhere from the first moment: leaderships are resigned, and jobs and pollers stop claiming, at the
+same time and under one deadline. Only when all of them have ended does the member leave, as one that left while it still held
+something would look dead to its peers. The resources are closed after that, and the pool is its owner's to close.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Literal
 
 from rota.clock import Duration
-from rota.errors import DatabaseUnavailable
-from rota.facts import DatabaseAwaited, Facts
+from rota.errors import DatabaseUnavailable, ResourceUnavailable
+from rota.facts import DatabaseAwaited, Facts, ResourceAwaited
 from rota.jobs.worker import Worker
 from rota.leases.control import Control
 from rota.leases.singletons import Singletons
@@ -30,6 +30,12 @@ __all__ = ["Working"]
 # Between tries to start while the database is away.
 _SHORTEST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
+# And for a resource, which may be a service of somebody else's that is in trouble already.
+_LONGEST_RESOURCE_PAUSE = 10.0
+
+
+Enter = Callable[[str, AbstractAsyncContextManager[None]], Awaitable[object]]
+Wait = Callable[[ResourceUnavailable], Awaitable[None]]
 
 
 class Working:
@@ -44,6 +50,7 @@ class Working:
         *,
         reach: Callable[[], Awaitable[object]],
         check: Callable[[], Awaitable[object]],
+        resources: Callable[[Enter, Wait | None], Awaitable[None]],
         member: Callable[[], AbstractAsyncContextManager[Control]],
         limits: Callable[[], Awaitable[object]],
         declared: Callable[[], AbstractAsyncContextManager[None]],
@@ -54,6 +61,7 @@ class Working:
         self._singletons = singletons
         self._reach = reach
         self._check = check
+        self._resources = resources
         self._member = member
         self._limits = limits
         self._declared = declared
@@ -74,7 +82,8 @@ class Working:
     async def run(self, *, drain: bool, grace: Duration) -> None:
         """Work until stopped or cancelled, or with `drain` until there is nothing left.
 
-        It waits for a database that is away when it starts, but not with `drain`: whoever calls that expects an end.
+        It waits for a database that is away when it starts, and for a resource that cannot be opened, but not with `drain`:
+        whoever calls that expects an end.
         """
         stages = Stages(self._facts)
         with watched(self._facts):
@@ -95,7 +104,7 @@ class Working:
         reasons, pause = set[str](), _SHORTEST_PAUSE
         while True:
             try:
-                return await self._start(stages)
+                return await self._start(stages, self._wait() if patient else None)
             except DatabaseUnavailable as error:
                 await stages.stop()
                 if not patient:
@@ -107,9 +116,25 @@ class Working:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(_LONGEST_PAUSE, pause * 2)
 
-    async def _start(self, stages: Stages) -> Control:
+    def _wait(self) -> Wait:
+        """How to wait for a resource that cannot be opened: longer each time, and telling each reason once."""
+        reasons, pause = set[str](), _SHORTEST_PAUSE
+
+        async def wait(unavailable: ResourceUnavailable) -> None:
+            nonlocal pause
+            if str(unavailable) not in reasons:
+                reasons.add(str(unavailable))
+                self._facts.emit(ResourceAwaited(str(unavailable)))
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(_LONGEST_RESOURCE_PAUSE, pause * 2)
+
+        return wait
+
+    async def _start(self, stages: Stages, wait: Wait | None) -> Control:
         await stages.run("database", self._reach)
         await stages.run("schema", self._check)
+        # before joining: nobody counts on a member that cannot run anything yet, and closing them comes when it has left
+        await self._resources(stages.enter, wait)
         await stages.enter("connections of pollers", self._polling.prepared())
         control = await stages.enter("member", self._member())
         # after joining: whoever looks for those who declare this finds us

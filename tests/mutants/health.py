@@ -156,8 +156,8 @@ MUTANTS = [
     Mutant(
         "systemd that kills who waits for its database",
         "runtime/systemd.py",
-        "            notify(_MORE_TIME)\n",
-        "            pass\n",
+        "        if not is_ready and not ready.well and live:\n            notify(_MORE_TIME)\n",
+        "",
         "tests/runtime/test_probes.py",
     ),
     Mutant(

@@ -133,8 +133,8 @@ MUTANTS = [
     Mutant(
         "a dead child that is left to suspicion",
         "runtime/fleet.py",
-        "                await self._buried(child)\n",
-        "                pass\n",
+        "            await self._buried(child)\n",
+        "            pass\n",
         FLEET,
     ),
     Mutant(
@@ -147,7 +147,7 @@ MUTANTS = [
     Mutant(
         "a stop that misses the child that starts",
         "runtime/fleet.py",
-        "            if self._stopping.is_set():  # meanwhile\n                child.terminate()\n",
+        "        if self._stopping.is_set():  # meanwhile\n            child.terminate()\n",
         "",
         FLEET,
     ),

@@ -10,6 +10,7 @@ from rota.facts import (
     Facts,
     LoopBlocked,
     LoopFree,
+    ResourceAwaited,
     WorkerStarted,
 )
 from rota.runtime.announce import announce_condition
@@ -22,7 +23,9 @@ def test_a_condition_is_said_when_it_changes_and_only_then() -> None:
     for fact in (
         DatabaseAwaited("refused"),
         DatabaseAwaited("no password"),
+        ResourceAwaited("refused"),
         WorkerStarted(member, None, (), 20),
+        ResourceAwaited("refused, in a child"),
         LoopBlocked(1.0, "stack"),
         ControlLost(member, "gone"),
         LoopFree(2.0),
@@ -35,6 +38,7 @@ def test_a_condition_is_said_when_it_changes_and_only_then() -> None:
 
     assert said == [
         "not ready: the database is away",
+        "not ready: a resource cannot be opened",
         "ready",
         "not ready: something blocks the event loop",
         "not ready: the database is away",

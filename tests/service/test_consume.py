@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -81,6 +82,30 @@ async def test_everything_is_run_once_and_settled_in_batches() -> None:
     assert sorted(shelf.settled) == list(range(5000))
     assert shelf.handed_back == []
     assert len(shelf.batches) <= 1000
+
+
+async def test_each_runs_in_the_context_of_the_start_and_not_in_that_of_who_made_room_for_it() -> None:
+    whose: contextvars.ContextVar[str] = contextvars.ContextVar("whose", default="nobody's")
+    seen: list[str] = []
+
+    async def note(n: int) -> int:
+        seen.append(whose.get())
+        whose.set(f"that of {n}")
+        return n
+
+    class Generous(Shelf):
+        async def claim(self, limit: int) -> Sequence[int]:
+            return await super().claim(len(self.waiting))  # so that the end of one makes room for the next
+
+    whose.set("the worker's")
+    shelf = Generous(3)
+    pump = consumer(shelf, note, concurrency=1)
+    whose.set("another's")
+
+    await until(lambda: len(shelf.settled) == 3, what="all are settled")
+    await pump.drain(Deadline.after(1))
+
+    assert seen == ["the worker's"] * 3
 
 
 async def test_no_more_run_at_once_than_allowed() -> None:

@@ -27,6 +27,7 @@ from rota import (
     Throttle,
     Unique,
     current_job,
+    inject,
 )
 
 P = ParamSpec("P")
@@ -52,6 +53,30 @@ async def add(a: int, b: int = 0) -> int:
 @app.task
 def area(width: float, *, height: float = 1.0) -> float:
     return width * height
+
+
+@app.resource
+async def first_order() -> Order:
+    return Order(1)
+
+
+@app.resource(scope="job")
+def orders(first: Order = inject()) -> list[Order]:
+    return [first]
+
+
+@app.task
+async def dispatch(n: int, order: Order = inject()) -> int:
+    return n + order.id
+
+
+async def resources() -> None:
+    assert_type(await dispatch.enqueue(1), Job[int])
+    assert_type(await dispatch(1, Order(2)), int)
+    assert_type(await first_order(), Order)
+    assert_type(orders(Order(1)), list[Order])
+    with app.override(Order, Order(3)):
+        assert_type(dispatch.bind(1), NewJob)
 
 
 @app.task()

@@ -108,6 +108,8 @@ def words(fact: Fact) -> Words | None:
             return logging.INFO, f"{part}: the database is back"
         case facts.DatabaseAwaited(error):
             return logging.WARNING, f"waiting for the database: {error}"
+        case facts.ResourceAwaited(error):
+            return logging.ERROR, f"waiting, as nothing can run without it: {error}"
         case facts.StageStarted(name, seconds):
             return logging.DEBUG, f"started: {name} ({seconds:.2f} s)"
         case facts.StageStopped(name, seconds):

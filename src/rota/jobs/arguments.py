@@ -7,7 +7,6 @@ code that runs it. What each type looks like as JSON is told in `conversion/buil
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
 import typing
@@ -29,12 +28,15 @@ from rota.jobs.conversion.plain import (
     dumps,
     shown,
 )
+from rota.service.inject import resolved
 
 POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 HIDDEN = "redacted (its value is not shown)"
+
+FILLED_IN = "is filled in where the job runs (rota.inject()), and is none of its arguments"
 
 LIMIT = 1_048_576  # bytes: what is larger is better kept elsewhere, with its key as the argument
 
@@ -159,7 +161,7 @@ class Signature:
             for name, value in payload.items():
                 decode = self._decoders.get(name)
                 if decode is None:
-                    raise Mismatch("", problem="is not a parameter")
+                    raise Mismatch("", problem=FILLED_IN if name in self._skip else "is not a parameter")
                 values[name] = decode(value)
         except Mismatch as mismatch:
             problem, cause = self._told(name, mismatch)
@@ -240,7 +242,9 @@ class Signature:
             )
         if self._extra is None or extra.keys() & self._skip:
             for name in extra:
-                if self._extra is None or name in self._skip:
+                if name in self._skip:
+                    raise self._not_a_call(f"{name} {FILLED_IN}")
+                if self._extra is None:
                     raise self._not_a_call(f"{name} is not a parameter to be passed by name")
         for variadic, values in ((self._rest, rest), (self._extra, extra)):
             if variadic is not None and (values or variadic in self._unpacks):
@@ -308,24 +312,16 @@ def declaration(function: Callable[..., Any], task: str) -> inspect.Signature:
         raise ConfigurationError(
             f"Task {task!r} cannot be declared: {shown(function)} has no signature ({error}). Wrap it in a def."
         ) from error
-    code = function
-    while isinstance(code, functools.partial):
-        code = code.func
-    code = inspect.unwrap(code)
-    if not hasattr(code, "__globals__"):
-        code = type(code).__call__
-    names = {each.__name__: each for each in getattr(code, "__type_params__", ())}
 
-    def resolved(annotation: Any) -> Any:
-        holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    def read(annotation: Any) -> Any:
         try:
-            return typing.get_type_hints(holder, getattr(code, "__globals__", {}), names, include_extras=True)["it"]
+            return resolved(annotation, function)
         except Exception as error:
             return Unresolved(annotation, error)
 
     return signature.replace(
-        parameters=[each.replace(annotation=resolved(each.annotation)) for each in signature.parameters.values()],
-        return_annotation=resolved(signature.return_annotation),
+        parameters=[each.replace(annotation=read(each.annotation)) for each in signature.parameters.values()],
+        return_annotation=read(signature.return_annotation),
     )
 
 

@@ -20,24 +20,29 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType, ModuleType
 from typing import Any, Protocol, cast
 
-from rota.errors import ConfigurationError
+from rota.errors import ConfigurationError, ResourceUnavailable
 from rota.failure import describe
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.errand import Errand, line, written, written_failure
 from rota.jobs.execute import call_of, counted, outcome_of, secrets_of, success_of
+from rota.jobs.middleware import Middleware
 from rota.jobs.outcome import AlreadySettled
 from rota.jobs.package import Package
 from rota.jobs.places import load
 from rota.jobs.running import Desk, Held, RunningJob, running
 from rota.jobs.tracing import Tracing
 from rota.postgres.pool import Database
+from rota.service.filling import Opened, fill
+from rota.service.inject import Key
+from rota.service.loop import off_the_loop
 from rota.service.points import reach
 
 __all__ = ["main"]
@@ -73,6 +78,12 @@ class _App(Protocol):
     @property
     def tracing(self) -> Tracing | None: ...
 
+    @property
+    def tasks(self) -> Package: ...
+
+    @property
+    def middlewares(self) -> Middleware: ...
+
     def use(self, *, dsn: str, schema: str) -> None: ...
 
     async def close(self) -> None: ...
@@ -87,6 +98,7 @@ class _Child:
         self._tasks: dict[str, tuple[Task[..., Any], _App]] = {}
         self._databases: dict[_App, tuple[str, str]] = {}
         self._desks: dict[_App, Desk] = {}
+        self._opened: dict[_App, tuple[Opened, AsyncExitStack]] = {}
         self._attempt: Held | None = None
         self._coroutine: asyncio.Task[Any] | None = None
         self._busy = False
@@ -161,24 +173,29 @@ class _Child:
             transactions = app.database.apart("job", size=1)
             self._desks[app] = Desk(app.database, app.codec, lambda: self._stopping, transactions=transactions)
         if app.tracing is None:
-            return self._run(task, self._desks[app], errand)
+            return self._run(task, app, errand)
         with app.tracing.continuing(errand.trace):
-            return self._run(task, self._desks[app], errand)
+            return self._run(task, app, errand)
 
     def _found(self, errand: Errand) -> tuple[Task[..., Any], _App]:
         if errand.job.task not in self._tasks:
             self._tasks[errand.job.task] = _find(errand)
         return self._tasks[errand.job.task]
 
-    def _run(self, task: Task[..., Any], desk: Desk, errand: Errand) -> dict[str, Any]:
-        job = errand.job
+    def _run(self, task: Task[..., Any], app: _App, errand: Errand) -> dict[str, Any]:
+        job, desk = errand.job, self._desks[app]
         attempt = self._attempt = Held(job, task.signature, desk)
         running.set(RunningJob(attempt))
         try:
             reach("run.before")
             args, kwargs = call_of(task, job, desk)
+            try:
+                if task.wants or app.middlewares.around_run:
+                    self._wait_for(self._open([*task.wants.values(), *app.middlewares.wants()], app))
+            except ResourceUnavailable as error:
+                return {"unopened": str(error)}
             self._say({"begun": True})
-            value = self._call(task, args, kwargs)
+            value = self._call(task, app, args, kwargs)
             reach("run.after")
             return written(success_of(task, attempt, value, desk))
         except BaseException as error:
@@ -189,11 +206,43 @@ class _Child:
                 return written(AlreadySettled(job, attempt.seconds)) | raised
             return written(outcome_of(task, job, counted(task.name, error), attempt.seconds, desk.codec))
 
-    def _call(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, task: Task[..., Any], app: _App, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if app in self._opened:
+            return self._wait_for(self._call_with_all(task, app, args, kwargs))
         if not task.is_async:
             return task.function(*args, **kwargs)
-        awaited = self._awaited(task.function(*args, **kwargs))
-        value, error = self._runner.run(awaited, context=contextvars.copy_context())
+        return self._wait_for(task.function(*args, **kwargs))
+
+    async def _call_with_all(
+        self, task: Task[..., Any], app: _App, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call it with the resources that it wants, and the middleware of its app around it."""
+
+        async def call() -> Any:
+            async with AsyncExitStack() as stack:
+                values = await fill(app.tasks.resources, task.wants, stack)
+                if task.is_async:
+                    return await task.function(*args, **kwargs, **values)
+                coroutine, self._coroutine = self._coroutine, None  # it is the body that is to be interrupted
+                try:
+                    with off_the_loop():
+                        return task.function(*args, **kwargs, **values)
+                finally:
+                    self._coroutine = coroutine
+
+        opened, _ = self._opened[app]
+        with opened.standing():
+            return await app.middlewares.run(running.get(), call)
+
+    async def _open(self, wants: Iterable[Key], app: _App) -> None:
+        """Open what is wanted and no body before this wanted: it is kept for the next, until this process ends."""
+        if app not in self._opened:
+            self._opened[app] = Opened(app.tasks.resources), AsyncExitStack()
+        opened, stack = self._opened[app]
+        await opened.open(wants, lambda _, life: stack.enter_async_context(life))
+
+    def _wait_for(self, body: Coroutine[Any, Any, Any]) -> Any:
+        value, error = self._runner.run(self._awaited(body), context=contextvars.copy_context())
         if error is not None:
             raise error
         return value
@@ -209,6 +258,9 @@ class _Child:
             self._coroutine = None
 
     def _close(self) -> None:
+        for _, stack in self._opened.values():
+            with contextlib.suppress(Exception):
+                self._runner.run(stack.aclose())
         for app, desk in self._desks.items():
             for used in (desk.transactions, app):
                 with contextlib.suppress(Exception):

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -23,13 +24,13 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from rota.errors import ConfigurationError, RotaError
-from rota.facts import Facts, JobRaisedAfterSuccess
+from rota.facts import Facts, JobRaisedAfterSuccess, ResourceAwaited
 from rota.failure import Failure
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.definition import Task
 from rota.jobs.errand import LINE_LIMIT, Errand, failure_from, line, outcome_from
 from rota.jobs.execute import outcome_of, timed_out
-from rota.jobs.outcome import HandedBack, Lost, Outcome
+from rota.jobs.outcome import HandedBack, Lost, Outcome, Snoozed
 from rota.jobs.places import Place, loading, place_of
 from rota.jobs.running import Desk, Held
 from rota.postgres.dsn import Dsn
@@ -44,6 +45,8 @@ _HURRY_SECONDS = 0.3
 _IDLE_SECONDS = 60.0
 # What closing its connections may take a child that has nothing to do.
 _LEAVE_SECONDS = 2.0
+# When a job is tried again whose child could not open a resource.
+_UNOPENED_SECONDS = 5.0
 # What a child said last may still be on its way when its end is known.
 _LAST_WORDS_SECONDS = 0.5
 
@@ -143,6 +146,10 @@ class Children:
                 return outcome_of(task, job, timed_out(timeout), time.perf_counter() - since, self._desk.codec)
             if said is None:
                 return child.lost(job, time.perf_counter() - since)
+        if "unopened" in said:
+            # no fault of the job's, and nothing of it has run
+            self._facts.emit(ResourceAwaited(said["unopened"]))
+            return Snoozed(job, 0.0, _UNOPENED_SECONDS * random.uniform(0.8, 1.2))
         if "missing" in said:
             return outcome_of(task, job, _not_found(task, **said), 0.0, self._desk.codec)
         if "raised" in said:

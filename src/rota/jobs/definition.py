@@ -22,6 +22,7 @@ from rota.jobs.unique import AnyUnique, Debounce, Throttle, read_unique
 from rota.postgres.foreign import foreign
 from rota.postgres.names import check_name
 from rota.retry import Retry
+from rota.service.inject import wanted
 
 __all__ = ["AsyncTask", "BoundTask", "Home", "JobOptions", "SyncTask", "Task", "TaskOptions"]
 
@@ -80,7 +81,9 @@ class Task(Generic[P, R_co]):
         self.version = options.version
         self._upgrade: Upgrade | None = None
         self.is_async = inspect.iscoroutinefunction(function)
-        self.signature = Signature(function, name, redact=options.redact)
+        #: the parameters that a worker fills in with resources
+        self.wants = wanted(function, f"Task {name!r}")
+        self.signature = Signature(function, name, skip=frozenset(self.wants), redact=options.redact)
         self._home: Home | None = None
         functools.update_wrapper(self, function)  # type: ignore[arg-type]
 

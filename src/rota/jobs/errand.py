@@ -8,7 +8,8 @@ Messages are JSON, one to a line, on a socket that nobody but the two holds; not
     {"end": true}                       end now: the body is interrupted
 
 and from it come, for each errand, `{"begun": true}` when the body is about to be called, and one answer: an outcome, or
-`{"missing": "why", "trace": "..."}` when the task cannot be found.
+`{"missing": "why", "trace": "..."}` when the task cannot be found, or `{"unopened": "why"}` when a resource that the task wants
+cannot be opened.
 """
 
 from __future__ import annotations

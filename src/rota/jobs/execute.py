@@ -21,6 +21,7 @@ from rota.failure import describe
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.codec import Codec, decoded, encoded
 from rota.jobs.definition import Task
+from rota.jobs.middleware import Middleware
 from rota.jobs.outcome import (
     AlreadySettled,
     Buried,
@@ -36,6 +37,7 @@ from rota.jobs.outcome import (
 from rota.jobs.running import Desk, Held, RunningJob, Stopped, running
 from rota.jobs.settle import Attempt
 from rota.jobs.tracing import Processing, Tracing
+from rota.service.filling import refuse_overridden
 from rota.service.points import reach
 
 __all__ = ["Executor", "call_of", "counted", "outcome_of", "secrets_of", "success_of", "timed_out"]
@@ -58,8 +60,10 @@ class Executor:
         stuck: Callable[[ClaimedJob, Outcome], None],
         occupied: Callable[[Future[Any]], None],
         tracing: Tracing | None = None,
+        middleware: Middleware | None = None,
     ) -> None:
         self._tasks = tasks
+        self._middleware = middleware
         self._desk = desk
         self._facts = facts
         self._stuck = stuck
@@ -91,9 +95,13 @@ class Executor:
         self._running[place] = (attempt, asyncio.current_task())
         try:
             if task.options.executor == "process":
+                refuse_overridden(task.wants, f"Task {task.name!r}")
                 return await self._in_child(task, job, attempt, None if traced is None else traced.context)
             reach("run.before")
-            value = await self._call(task, job, attempt)
+            if self._middleware is not None and self._middleware.around_run:
+                value = await self._middleware.run(running.get(), lambda: self._call(task, job, attempt))
+            else:
+                value = await self._call(task, job, attempt)
             reach("run.after")
             return self._returned(task, attempt, job, value)
         except BaseException as error:

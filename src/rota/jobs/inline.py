@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import threading
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,32 +14,37 @@ from rota.errors import NotPossible
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.definition import Task
 from rota.jobs.job import Job, JobId, NewJob
+from rota.jobs.middleware import Middleware
 from rota.jobs.package import Package
 from rota.jobs.redact import masked
 from rota.jobs.running import Held, RunningJob, running
+from rota.service.filling import Opened, fill
+from rota.service.loop import off_the_loop
 
 __all__ = ["run_inline", "run_inline_sync"]
 
 _ids = itertools.count(1)
 
 
-async def run_inline(new: NewJob, tasks: Package) -> Job[Any]:
+async def run_inline(new: NewJob, tasks: Package, middleware: Middleware) -> Job[Any]:
     """Run the body now, with arguments that went through JSON as they would. What it raises is raised here."""
     task, args, kwargs, job = _prepare(new, tasks)
     token = running.set(job)
     try:
-        value = await task.function(*args, **kwargs) if task.is_async else task.function(*args, **kwargs)
+        value = await _call(task, args, kwargs, tasks, middleware)
     finally:
         running.reset(token)
     return _done(new, task, job, value)
 
 
-def run_inline_sync(new: NewJob, tasks: Package) -> Job[Any]:
+def run_inline_sync(new: NewJob, tasks: Package, middleware: Middleware) -> Job[Any]:
     task, args, kwargs, job = _prepare(new, tasks)
 
     def call() -> Any:
         running.set(job)
-        return asyncio.run(task.function(*args, **kwargs)) if task.is_async else task.function(*args, **kwargs)
+        if task.is_async or task.wants or middleware.around_run:
+            return asyncio.run(_call(task, args, kwargs, tasks, middleware))
+        return task.function(*args, **kwargs)
 
     # in a thread of its own: the caller may be inside a running event loop, and the context stays clean
     outcome: list[Any] = []
@@ -49,6 +55,27 @@ def run_inline_sync(new: NewJob, tasks: Package) -> Job[Any]:
     if error is not None:
         raise error
     return _done(new, task, job, value)
+
+
+async def _call(
+    task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tasks: Package, middleware: Middleware
+) -> Any:
+    """Call the body with all around it, and with the resources that it wants opened for it, and closed after it."""
+
+    async def call() -> Any:
+        async with AsyncExitStack() as stack:
+            values = await fill(tasks.resources, task.wants, stack)
+            if task.is_async:
+                return await task.function(*args, **kwargs, **values)
+            with off_the_loop():
+                return task.function(*args, **kwargs, **values)
+
+    async with AsyncExitStack() as stack:
+        opened = Opened(tasks.resources)
+        wants = [*task.wants.values(), *middleware.wants()]
+        await opened.open(wants, lambda _, life: stack.enter_async_context(life))
+        with opened.standing():
+            return await middleware.run(running.get(), call)
 
 
 def _caught(call: Any) -> tuple[Any, BaseException | None]:

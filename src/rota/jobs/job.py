@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
@@ -58,6 +59,16 @@ class NewJob:
     batch: int | None = None
     after: int | None = None
     takes: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name, as they are stored: plain JSON."""
+        arguments: dict[str, Any] = json.loads(self.args)
+        return arguments
+
+    def with_arguments(self, **changes: Any) -> NewJob:
+        """The same call with these arguments changed, or added: for middleware. The values are plain JSON."""
+        return replace(self, args=json.dumps(self.arguments | changes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A registry of tasks: what `@app.task(...)` accepts, and under which names its tasks are known."""
+"""A registry of tasks and what they share: what `@app.task(...)` accepts, and under which names its tasks are known."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from rota.jobs.places import check_process_task
 from rota.jobs.unique import AnyUnique, read_unique
 from rota.postgres.names import check_name
 from rota.retry import Retry
+from rota.service.inject import Key, wanted
+from rota.service.resources import Resources, Scope, define
 
 __all__ = ["Package"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Decorator(Protocol):
@@ -39,6 +42,7 @@ class Package(Mapping[str, Task[..., Any]]):
         """Tasks of a named package are called `name.function`."""
         self.name = check_name("a package name", name, 200) if name else ""
         self._tasks: dict[str, Task[..., Any]] = {}
+        self.resources = Resources()
         self._home: Home | None = None
         self._joined: Package | None = None
 
@@ -122,6 +126,36 @@ class Package(Mapping[str, Task[..., Any]]):
 
         return register if function is None else register(function)
 
+    @overload
+    def resource(self, function: F, /) -> F: ...
+
+    @overload
+    def resource(self, *, scope: Scope = "worker") -> Callable[[F], F]: ...
+
+    def resource(  # type: ignore[misc]  # the overloads say which combinations there are
+        self, function: Any = None, /, *, scope: Scope = "worker"
+    ) -> Any:
+        """Register a function as the provider of what its return annotation says: `-> Pool`, or `-> AsyncIterator[Pool]`.
+
+        It may be async or not, return it, yield it, or be a context manager; its own parameters may default to
+        `rota.inject()`. With scope "worker" it is opened once, before the worker's first job, and closed after its last; with
+        "job" for each attempt. The function stays what it is.
+        """
+
+        def register(function: F) -> F:
+            self.resources.add(define(function, scope))
+            return function
+
+        return register if function is None else register(function)
+
+    def needs(self, others: Mapping[str, Callable[..., Any]]) -> list[Key]:
+        """What a worker opens for its tasks and these others. Raises ConfigurationError for what nothing provides."""
+        asked = {who: wanted(function, who) for who, function in others.items()}
+        self.resources.check({**{f"task {name!r}": task.wants for name, task in self.items()}, **asked})
+        # a child opens what it needs itself, when it needs it
+        ours = [task.wants for task in self.values() if task.options.executor != "process"]
+        return [key for wants in (*ours, *asked.values()) for key in wants.values()]
+
     def add(self, task: Task[..., Any]) -> Task[..., Any]:
         """Take in a task; two of one name cannot be told apart by their rows, so the second is refused."""
         known = self._tasks.get(task.name)
@@ -150,6 +184,7 @@ class Package(Mapping[str, Task[..., Any]]):
                 f"Package {self.name!r} belongs to another app already; it can be taken in by one only."
             )
         self._joined = registry
+        self.resources.join(registry.resources)
         for task in self._tasks.values():
             registry.add(task)
 

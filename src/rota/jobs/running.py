@@ -104,6 +104,12 @@ class RunningJob:
         return self._held.claim.queue
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name, as they are stored: plain JSON. Raises InvalidArguments for what cannot be read."""
+        arguments: dict[str, Any] = decoded(self._desk.codec if self._desk else None, self._held.claim.args)
+        return arguments
+
+    @property
     def attempt(self) -> int:
         """1 for the first; grows with every attempt, lost ones included."""
         return self._held.claim.attempt

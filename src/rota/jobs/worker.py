@@ -21,6 +21,7 @@ from rota.jobs.claimer import Claimer
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.execute import Executor
+from rota.jobs.middleware import Middleware
 from rota.jobs.outcome import Lost, Outcome
 from rota.jobs.rescue import rescue
 from rota.jobs.retention import Upkeep, upkeep
@@ -105,6 +106,7 @@ class Worker:
         codec: Codec | None = None,
         scheduler: SchedulerLike | None = None,
         tracing: Tracing | None = None,
+        middleware: Middleware | None = None,
     ) -> None:
         self._database = database
         self._scheduler = scheduler
@@ -162,6 +164,7 @@ class Worker:
             stuck=lambda job, outcome: self._consumer.abandon(job, outcome),
             occupied=lambda body: self._consumer.occupy(body),
             tracing=tracing,
+            middleware=middleware,
         )
         self._consumer: Consumer[ClaimedJob, Outcome] = Consumer(
             self._source,

@@ -14,6 +14,7 @@ from rota.facts import (
     Facts,
     LoopBlocked,
     LoopFree,
+    ResourceAwaited,
     WorkerStarted,
 )
 
@@ -21,7 +22,17 @@ __all__ = ["announce_condition"]
 
 _DATABASE = "the database is away"
 _LOOP = "something blocks the event loop"
-_FACTS = (WorkerStarted, DatabaseAwaited, ControlLost, ControlRestored, LoopBlocked, LoopFree, EndingBegan)
+_RESOURCE = "a resource cannot be opened"
+_FACTS = (
+    WorkerStarted,
+    DatabaseAwaited,
+    ResourceAwaited,
+    ControlLost,
+    ControlRestored,
+    LoopBlocked,
+    LoopFree,
+    EndingBegan,
+)
 
 
 def announce_condition(facts: Facts, say: Callable[[str], None]) -> Callable[[], None]:
@@ -37,6 +48,8 @@ def announce_condition(facts: Facts, say: Callable[[str], None]) -> Callable[[],
                     troubles.clear()
                 case DatabaseAwaited() | ControlLost():
                     troubles.append(_DATABASE)
+                case ResourceAwaited() if troubles:  # one that works on waits in a child, for a job
+                    troubles.append(_RESOURCE)
                 case LoopBlocked():
                     troubles.append(_LOOP)
                 case EndingBegan():

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -108,6 +109,7 @@ class Consumer(Generic[Item, Outcome]):
         self._quiet = asyncio.Event()
         self._hurried = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
+        self._context = contextvars.copy_context()
         self.finished = 0
 
     @property
@@ -121,6 +123,7 @@ class Consumer(Generic[Item, Outcome]):
             await self._quiet.wait()
 
     def start(self) -> None:
+        self._context = contextvars.copy_context()
         self._loops = [asyncio.create_task(loop) for loop in (self._claim(), self._settle(), self._hand_back_stale())]
 
     async def failure(self) -> None:
@@ -239,7 +242,9 @@ class Consumer(Generic[Item, Outcome]):
         while self._ready and self._free > 0 and len(self._unsettled) <= _UNSETTLED_LIMIT and self._source.may_start():
             item = self._ready.popleft()
             self._started += 1
-            self._running[self._started] = (asyncio.create_task(self._run_one(self._started, item)), item)
+            # in the context of the start, also when the end of a thread has made the room for it
+            running = asyncio.create_task(self._run_one(self._started, item), context=self._context.copy())
+            self._running[self._started] = (running, item)
 
     async def _run_one(self, number: int, item: Item) -> None:
         try:

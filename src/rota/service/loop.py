@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["leave_refusing", "leave_stuck", "note_refusing"]
+__all__ = ["leave_refusing", "leave_stuck", "note_refusing", "off_the_loop"]
 
 _PATIENCE_SECONDS = 0.5
 _REFUSING = "rota-refusing"
@@ -39,3 +41,14 @@ def leave_refusing() -> int:
     for task in refusing:
         asyncio.tasks._unregister_task(task)
     return len(refusing)
+
+
+@contextlib.contextmanager
+def off_the_loop() -> Iterator[None]:
+    """Let a function that is called from a coroutine, and blocks it, run an event loop of its own if it pleases."""
+    loop = asyncio.get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)

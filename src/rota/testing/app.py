@@ -38,6 +38,8 @@ class TestRota(Rota):
         super().__init__(dsn, schema=schema, lease=lease)
         if of is not None:
             self.facts, self.tasks, self.task, self.singletons = of.facts, of.tasks, of.task, of.singletons
+            self.resource, self.override = of.resource, of.override
+            self.middlewares, self.middleware = of.middlewares, of.middleware
             self.codec, self.retention, self.tracing = of.codec, of.retention, of.tracing
             self.declared, self.cron, self.every = of.declared, of.cron, of.every
             self.pollers = Pollers(self, of.pollers)
@@ -162,6 +164,8 @@ def pointed_at(app: Rota, other: Rota) -> Iterator[None]:
     """Let an app use the database of another for the length of a block; what is declared meanwhile is forgotten."""
     with _restored(app):
         tasks, declared, pollers = dict(app.tasks), list(app.declared.said), dict(app.pollers)
+        provided = dict(app.tasks.resources.providers)
+        around = list(app.middlewares.around_run), list(app.middlewares.at_enqueue)
         for name in _OF_ITS_DATABASE:
             setattr(app, name, getattr(other, name))
         try:
@@ -169,6 +173,9 @@ def pointed_at(app: Rota, other: Rota) -> Iterator[None]:
         finally:
             app.tasks._tasks.clear()
             app.tasks._tasks.update(tasks)
+            app.tasks.resources.providers.clear()
+            app.tasks.resources.providers.update(provided)
+            app.middlewares.around_run[:], app.middlewares.at_enqueue[:] = around
             app.declared.said[:] = declared
             app.pollers._pollers.clear()
             app.pollers._pollers.update(pollers)

@@ -34,6 +34,7 @@ from rota.facts import (
     EndingHurried,
     Facts,
     JobStuck,
+    ResourceAwaited,
     StageFailed,
     StageStopped,
     WorkerStarted,
@@ -121,7 +122,7 @@ class Life:
         if self.app is not None:
             _LIVES[self.app] = self
             self._undo.append(log_facts(self.facts))
-            self._undo.append(self.facts.subscribe(self._on_awaited, DatabaseAwaited))
+            self._undo.append(self.facts.subscribe(self._on_awaited, DatabaseAwaited, ResourceAwaited))
             self._undo.append(self.facts.subscribe(self._on_working, WorkerStarted))
             health = health_of(self.app)
             health.expect_worker = self.worker is not None
@@ -297,8 +298,11 @@ class Life:
     def _on_stuck(self, fact: JobStuck) -> None:
         self._stuck.append(f"job {fact.job} ({fact.task})")
 
-    def _on_awaited(self, _: DatabaseAwaited) -> None:
-        self.trouble = "database"
+    def _on_awaited(self, fact: DatabaseAwaited | ResourceAwaited) -> None:
+        if isinstance(fact, DatabaseAwaited):
+            self.trouble = "database"
+        elif self.trouble is not None:  # one that works on waits in a child, for a job
+            self.trouble = "starting"
 
     def _on_working(self, _: WorkerStarted) -> None:
         self.trouble = None

@@ -70,7 +70,7 @@ class DjangoRota(Rota):
         super().use(dsn=dsn, schema=schema)
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return with_connections(function)
+        return with_connections(super().around(function))
 
     def _address(self) -> Dsn:
         # as Django has it now: a test runner goes to another database after the settings were read

@@ -106,6 +106,10 @@ begin
     if spent is null or present - slot > 40 then
         spent := array_fill(0, array[41]);
         slot := present;
+    elsif slot - present > 40 then
+        -- the period was longer when they were counted: nobody knows when they began, so it is as if they did now
+        spent := array_fill(0, array[40]) || (select sum(each) from unnest(spent) as each)::integer;
+        slot := present;
     elsif present > slot then  -- it may be behind, for one who has waited for the lock
         spent := spent[(present - slot + 1)::integer : 41] || array_fill(0, array[(present - slot)::integer]);
         slot := present;
