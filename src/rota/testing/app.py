@@ -144,6 +144,7 @@ _OF_ITS_DATABASE = (
     "database",
     "jobs",
     "dead",
+    "queues",
     "schedules",
     "emit",
     "emit_sync",
