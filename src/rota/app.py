@@ -22,6 +22,7 @@ from rota.jobs.limit import declare_limits
 from rota.jobs.middleware import Middleware
 from rota.jobs.package import Package
 from rota.jobs.queue import Jobs
+from rota.jobs.queues import Queues
 from rota.jobs.retention import STANDARD, Retention, declare_retention, read_retention
 from rota.jobs.tracing import Tracing
 from rota.jobs.worker import Worker, WorkerSettings
@@ -134,6 +135,7 @@ class Rota:
         self.database = self._make_database(settings, pools)
         self.jobs = Jobs(self.database, self.tasks, self.codec)
         self.dead = Dead(self.database, self.tasks, self.codec, self.jobs)
+        self.queues = Queues(self.database, self.tasks)
         self.schedules = Schedules(self.database, self.tasks, self.codec, self.jobs)
         self.emit = Emit(self.database, self.codec, lambda: self._inline > 0)
         self.emit_sync = EmitSync(self.database, self.codec, lambda: self._inline > 0)

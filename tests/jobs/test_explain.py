@@ -134,7 +134,7 @@ def test_it_went_down_with_its_process(rota_app: TestRota, db: psycopg.Connectio
 
 
 def test_it_is_blocked(rota_app: TestRota, db: psycopg.Connection[Any]) -> None:
-    assert "behind jobs of its key or its limit" in why(rota_app, add(db, state="blocked", key="k"))
+    assert "It joins its line within moments." in why(rota_app, add(db, state="blocked", key="k"))
 
 
 def test_it_is_due_later_and_nobody_would_run_it_then(rota_app: TestRota, db: psycopg.Connection[Any]) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from rota.jobs.explain_flow import Flow, look_at_flow, why_held_up
 from rota.jobs.inspect import get_job
 from rota.jobs.job import AttemptError, Job, JobId, Owner
 from rota.jobs.letters import Letter, get_letter
+from rota.jobs.moments import at, span
 from rota.postgres.query import Query, Row, Steps, statement
 
 __all__ = ["Explanation", "explain_job"]
@@ -42,7 +44,8 @@ def explain_job(id: JobId, app: Owner) -> Steps[Explanation | None]:
         return None
     letter = (yield get_letter(id)) if job.state == "dead" else None
     situation = (yield _look_around(job)) if job.state in ("queued", "blocked", "running") else None
-    return Explanation(job, job.state, tuple(_reasons(job, situation, letter)))
+    flow = (yield look_at_flow(job)) if job.state in ("queued", "blocked") else None
+    return Explanation(job, job.state, tuple(_reasons(job, situation, flow, letter)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,46 +152,44 @@ def _situation(rows: Sequence[Row]) -> _Situation:
     return _Situation(now=rows[0][0], members=tuple(members), ahead=rows[0][1])
 
 
-def _reasons(job: Job[Any], situation: _Situation | None, letter: Letter | None) -> Iterator[str]:
+def _reasons(job: Job[Any], situation: _Situation | None, flow: Flow | None, letter: Letter | None) -> Iterator[str]:
     if situation is None:
         yield from _why_dead(job, letter) if job.state == "dead" else _why_settled(job)
-    elif job.state == "running":
+    elif flow is None:
         yield from _how_running(job, situation)
-    elif job.state == "blocked":
-        yield "It waits for its turn behind jobs of its key or its limit, and is queued when one of them ends."
     else:
-        yield from _why_waiting(job, situation)
+        yield from _why_waiting(job, situation, flow)
     if job.origin is not None:
         yield f"It repeats job {job.origin}."
 
 
 def _why_settled(job: Job[Any]) -> Iterator[str]:
     if job.state == "succeeded":
-        yield f"It succeeded at {_at(job.finished_at)}, in attempt {job.attempt}. For the same call again: rota jobs retry {job.id}."
+        yield f"It succeeded at {at(job.finished_at)}, in attempt {job.attempt}. For the same call again: rota jobs retry {job.id}."
     else:
         why = f", for this reason: {job.reason}" if job.reason else ", and nobody said why"
-        yield f"It was cancelled at {_at(job.finished_at)}{why}. For the same call after all: rota jobs retry {job.id}."
+        yield f"It was cancelled at {at(job.finished_at)}{why}. For the same call after all: rota jobs retry {job.id}."
 
 
 def _why_dead(job: Job[Any], letter: Letter | None) -> Iterator[str]:
     last = job.errors[-1] if job.errors else None
     if job.reason == "lost":
-        yield f"It went down with its process {job.losses} times, the last at {_at(job.finished_at)}, so it is not tried any more."
+        yield f"It went down with its process {job.losses} times, the last at {at(job.finished_at)}, so it is not tried any more."
     else:
-        yield f"Attempt {job.attempt}, its last, failed at {_at(job.finished_at)}{_with_error(last)}."
+        yield f"Attempt {job.attempt}, its last, failed at {at(job.finished_at)}{_with_error(last)}."
     if letter is None or letter.resolution is None:
         yield (
             f"It stays until someone decides: `rota dead retry {job.id}` tries it again, with other arguments if --args is given; "
             f"`rota dead acknowledge {job.id} --note ...` puts it away."
         )
     elif letter.resolution == "retried":
-        yield f"{letter.resolved_by} retried it at {_at(letter.resolved_at)}: see job {letter.successor}."
+        yield f"{letter.resolved_by} retried it at {at(letter.resolved_at)}: see job {letter.successor}."
     else:
-        yield f"{letter.resolved_by} acknowledged it at {_at(letter.resolved_at)}{f': {letter.note}' if letter.note else '.'}"
+        yield f"{letter.resolved_by} acknowledged it at {at(letter.resolved_at)}{f': {letter.note}' if letter.note else '.'}"
 
 
 def _how_running(job: Job[Any], situation: _Situation) -> Iterator[str]:
-    since = f"since {_at(job.started_at)} ({_span(situation.now, job.started_at)})"
+    since = f"since {at(job.started_at)} ({span(situation.now, job.started_at)})"
     holder = next((member for member in situation.members if member.id == job.member), None)
     yield f"Attempt {job.attempt} is run by {holder.name if holder else f'member {job.member}'} {since}."
     if holder is None or not holder.answers:
@@ -200,27 +201,29 @@ def _how_running(job: Job[Any], situation: _Situation) -> Iterator[str]:
         yield f"It reports {job.progress:.0%}{f': {job.progress_note}' if job.progress_note else '.'}"
     if job.cancel_requested_at is not None:
         yield (
-            f"Since {_at(job.cancel_requested_at)} it is to be cancelled{f' ({job.reason})' if job.reason else ''}, and its body has "
+            f"Since {at(job.cancel_requested_at)} it is to be cancelled{f' ({job.reason})' if job.reason else ''}, and its body has "
             f"not ended yet. If it never does: rota jobs discard {job.id}."
         )
 
 
-def _why_waiting(job: Job[Any], situation: _Situation) -> Iterator[str]:
+def _why_waiting(job: Job[Any], situation: _Situation, flow: Flow) -> Iterator[str]:
     if job.cancel_requested_at is not None:
         yield "It is to be cancelled, and will be as soon as a worker looks after such jobs, every few seconds."
     last = job.errors[-1] if job.errors else None
     if last is not None and last.kind == "failed" and last.attempt == job.attempt:
-        yield f"Attempt {last.attempt} failed at {_at(last.finished_at)}{_with_error(last)}."
+        yield f"Attempt {last.attempt} failed at {at(last.finished_at)}{_with_error(last)}."
     is_due = job.due_at <= situation.now
-    if not is_due:
+    if not is_due and job.state == "queued":
         yield (
-            f"It is due at {_at(job.due_at)}, in {_span(job.due_at, situation.now)}. "
+            f"It is due at {at(job.due_at)}, in {span(job.due_at, situation.now)}. "
             f"To run it now: rota jobs retry {job.id}."
         )
+    held_up = tuple(why_held_up(job, flow))
+    yield from held_up
     missing = _who_is_missing(job, situation)
     if missing is not None:
         yield missing
-    elif is_due:
+    elif is_due and not held_up:
         yield from _why_not_taken(job, situation)
 
 
@@ -229,7 +232,7 @@ def _who_is_missing(job: Job[Any], situation: _Situation) -> str | None:
     silent = [member for member in situation.members if not member.answers]
     workers = _answering(situation)
     if not workers:
-        seen = f" ({silent[0].name} was last heard of at {_at(max(m.renewed_at for m in silent))})" if silent else ""
+        seen = f" ({silent[0].name} was last heard of at {at(max(m.renewed_at for m in silent))})" if silent else ""
         return f"No worker is running{seen}. Start one: rota worker APP."
     on_queue = [member for member in workers if _takes(member, job.queue)]
     if not on_queue:
@@ -255,13 +258,15 @@ def _who_is_missing(job: Job[Any], situation: _Situation) -> str | None:
 
 def _why_not_taken(job: Job[Any], situation: _Situation) -> Iterator[str]:
     able = _able(job, situation)
+    # the first of its line is taken from there, whatever is queued
+    ahead = situation.ahead if job.state == "queued" else 0
     if job.losses:
         yield (
             f"It went down with its process (losses: {job.losses}), so it is taken on probation: a worker runs one such job at a "
             "time, and it waits for its turn among them."
         )
-    elif situation.ahead:
-        count = f"{_COUNTED}+" if situation.ahead > _COUNTED else str(situation.ahead)
+    elif ahead:
+        count = f"{_COUNTED}+" if ahead > _COUNTED else str(ahead)
         yield f"Due jobs ahead of it in queue {job.queue!r}: {count}. They are taken first."
     if all(member.held >= member.concurrency for member in able):
         room = sum(member.concurrency for member in able)
@@ -269,9 +274,9 @@ def _why_not_taken(job: Job[Any], situation: _Situation) -> Iterator[str]:
             f"Every worker that could take it is busy: all of their {room} slot(s) are taken. It "
             "starts when one of those ends; more workers, or a higher --concurrency, would start it sooner."
         )
-    elif not job.losses and not situation.ahead:
+    elif not job.losses and not ahead:
         yield (
-            f"It has been due for {_span(situation.now, job.due_at)}, and {able[0].name} has room for it: it is taken within moments. "
+            f"It has been due for {span(situation.now, job.due_at)}, and {able[0].name} has room for it: it is taken within moments. "
             "If it stays, look into that worker's log."
         )
 
@@ -295,18 +300,3 @@ def _able(job: Job[Any], situation: _Situation) -> list[_Member]:
 
 def _with_error(error: AttemptError | None) -> str:
     return "" if error is None else f" with {error.type or error.kind}: {error.message or ''}".rstrip(": ")
-
-
-def _at(moment: datetime | None) -> str:
-    return "an unknown time" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _span(later: datetime, earlier: datetime | None) -> str:
-    """How long it is from one to the other, in the two units that matter."""
-    seconds = 0.0 if earlier is None else max(0.0, (later - earlier).total_seconds())
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit} {int(seconds % size // part)} {smaller}"
-    return f"{seconds:.0f} s"

@@ -406,7 +406,8 @@ class Worker:
     # What the control thread says, handed over to the loop. A loop that has closed has nothing left to react.
 
     def _on_wake(self, queue: str) -> None:
-        if self._settings.queues is None or queue in self._settings.queues:
+        # no name: something was said about all queues together
+        if not queue or self._settings.queues is None or queue in self._settings.queues:
             self._in_loop(self._source.wake)
 
     def _on_cancel(self) -> None:

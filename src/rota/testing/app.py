@@ -146,6 +146,7 @@ _OF_ITS_DATABASE = (
     "database",
     "jobs",
     "dead",
+    "queues",
     "schedules",
     "emit",
     "emit_sync",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import psycopg
 
 from rota.errors import ConfigurationError, DatabaseUnavailable, RotaError
-from rota.runtime.doctor import connections, drain, machine, server, settings, tables, upkeep, work
+from rota.runtime.doctor import connections, drain, flow, machine, server, settings, tables, upkeep, work
 from rota.runtime.doctor.finding import Finding, problem, unknown
 from rota.runtime.doctor.patient import NoServer, Patient
 
@@ -53,6 +53,8 @@ _TABLES: Sequence[Check] = (
     connections.connections,
     work.members,
     work.queued_jobs,
+    flow.paused_queues,
+    flow.lines,
     work.dead_letters,
     work.schedules,
     work.pollers,
