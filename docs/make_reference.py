@@ -29,6 +29,7 @@ from rota.jobs.dead import Dead
 from rota.jobs.definition import BoundTask
 from rota.jobs.middleware import Middleware
 from rota.jobs.queue import Jobs
+from rota.jobs.queues import Queues
 from rota.jobs.worker import WorkerSettings
 from rota.leases.inspect import LeaderView, TermView
 from rota.leases.leaders import Leaders
@@ -109,6 +110,7 @@ OBJECTS: dict[str, tuple[str, Any]] = {
     "leadership": ("What `app.leadership(name)` returns", Leadership),
     "lock": ("What `app.lock(name)` returns", Lock),
     "leaders": ("`app.leaders`: who leads what", Leaders),
+    "queues": ("`app.queues`: pausing, limiting and weighing queues", Queues),
     "leader": ("What `app.leaders.list()` lists", LeaderView),
     "term": ("What `app.leaders.terms()` lists", TermView),
     "facts": ("`app.facts`: hear what happens", facts.Facts),

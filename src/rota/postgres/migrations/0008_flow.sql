@@ -107,7 +107,7 @@ begin
         spent := array_fill(0, array[41]);
         slot := present;
     elsif slot - present > 40 then
-        -- the period was longer when they were counted: nobody knows when they began, so it is as if they did now
+        -- the period was shorter when they were counted: nobody knows when they began, so it is as if they did now
         spent := array_fill(0, array[40]) || (select sum(each) from unnest(spent) as each)::integer;
         slot := present;
     elsif present > slot then  -- it may be behind, for one who has waited for the lock
