@@ -63,7 +63,7 @@ def test_no_two_valid_terms_overlap_whatever_happens_to_the_processes(arena: Are
     print(f"clocks are off by {clocks} h, by {libfaketime()}, and of durations: {namespaces_of_time()}")
     assert clocks == {0, 1, -1}
     assert arena.violations() == []
-    assert len(spans) > FAULTS / 3
+    assert len(spans) >= FAULTS / 3
     assert [note["reason"] for note in arena.notes("failed")] == []
 
 
