@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rota.app import Rota
     from rota.errors import (
         AppNotFound,
+        BatchNotFound,
         ClaimLost,
         ConfigurationError,
         DatabaseUnavailable,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         NotPossible,
         PayloadTooLarge,
         ResourceUnavailable,
+        ResultsMissing,
         RotaError,
         ScheduleNotFound,
         SchemaMismatch,
@@ -34,10 +36,13 @@ if TYPE_CHECKING:
         WaitTimedOut,
     )
     from rota.integrations.asgi.drain import DrainMiddleware, draining
+    from rota.jobs.batches import Batch, Progress
+    from rota.jobs.chains import Chain, Group, group
     from rota.jobs.codec import Codec
     from rota.jobs.definition import Task
     from rota.jobs.erase import Erased
     from rota.jobs.explain import Explanation
+    from rota.jobs.flow import Flow
     from rota.jobs.job import AttemptError, Job, NewJob
     from rota.jobs.letters import Letter
     from rota.jobs.limit import Limit
@@ -74,6 +79,12 @@ __all__ = [
     "Codec",
     "Job",
     "NewJob",
+    "group",
+    "Chain",
+    "Group",
+    "Flow",
+    "Batch",
+    "Progress",
     "RunningJob",
     "Transaction",
     "AttemptError",
@@ -102,6 +113,7 @@ __all__ = [
     "draining",
     "RotaError",
     "AppNotFound",
+    "BatchNotFound",
     "ClaimLost",
     "ConfigurationError",
     "DatabaseUnavailable",
@@ -120,6 +132,7 @@ __all__ = [
     "NotPossible",
     "PayloadTooLarge",
     "ResourceUnavailable",
+    "ResultsMissing",
     "ScheduleNotFound",
     "SchemaMismatch",
     "UnknownTask",
@@ -131,6 +144,9 @@ __all__ = [
 _ROOMS = {
     "rota.app": ("Rota",),
     "rota.jobs.definition": ("Task",),
+    "rota.jobs.batches": ("Batch", "Progress"),
+    "rota.jobs.chains": ("Chain", "Group", "group"),
+    "rota.jobs.flow": ("Flow",),
     "rota.jobs.codec": ("Codec",),
     "rota.jobs.erase": ("Erased",),
     "rota.jobs.explain": ("Explanation",),

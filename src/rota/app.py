@@ -13,9 +13,12 @@ from rota.clock import Duration
 from rota.embedded import shared_server
 from rota.errors import ConfigurationError
 from rota.facts import Facts
+from rota.jobs.batches import Batches
+from rota.jobs.chains import Plan
 from rota.jobs.codec import Codec, check_codec
 from rota.jobs.dead import Dead
-from rota.jobs.inline import run_inline, run_inline_sync
+from rota.jobs.flow import Flow
+from rota.jobs.inline import run_inline, run_inline_sync, run_plan_inline, run_plan_inline_sync
 from rota.jobs.intake import Intake, check_new
 from rota.jobs.job import Job, NewJob
 from rota.jobs.limit import declare_limits
@@ -141,6 +144,12 @@ class Rota:
         self.emit_sync = EmitSync(self.database, self.codec, lambda: self._inline > 0)
         self.leaders = Leaders(self.database)
         self._intake = Intake(self.database, self.jobs, self.codec, lambda: self.tracing)
+        self.batches = Batches(
+            self.database,
+            self._intake,
+            inline=lambda: self._inline > 0,
+            admit=lambda new: self.middlewares.admit_all(new),
+        )
         self._membership = Membership(self._control)
         self._by_hand = ByHand(self.database, self._membership, lambda: self.pollers.definitions)
         # for those who hold one for a while, so that they do not hold up the others; and those who lock not those who lead
@@ -217,6 +226,19 @@ class Rota:
         if self._inline:
             return [run_inline_sync(job, self.tasks, self.middlewares) for job in jobs]
         return self._intake.take_all_sync(jobs, on)
+
+    async def enqueue_plan(self, plan: Plan, *, on: Any = None) -> Flow:
+        """Add the jobs of a chain or a group: what `chain.enqueue()` does."""
+        plan.jobs = self.middlewares.admit_all(plan.jobs)
+        if self._inline:
+            return plan.flow(await run_plan_inline(plan, self.tasks, self.middlewares))
+        return plan.flow((await self._intake.take_plan(plan, on)).jobs)
+
+    def enqueue_plan_sync(self, plan: Plan, *, on: Any = None) -> Flow:
+        plan.jobs = self.middlewares.admit_all(plan.jobs)
+        if self._inline:
+            return plan.flow(run_plan_inline_sync(plan, self.tasks, self.middlewares))
+        return plan.flow(self._intake.take_plan_sync(plan, on).jobs)
 
     def leadership(self, name: str) -> Leadership:
         """Lead `name` for the length of a block, if nobody else does: `async with app.leadership("indexer") as term:`.

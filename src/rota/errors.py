@@ -5,7 +5,8 @@
     │   ├── InvalidDsn              the database address cannot be read
     │   └── AppNotFound             an APP path names no Rota, or more than one
     ├── InvalidArguments            a call does not fit the task's signature, or cannot be stored as JSON
-    │   └── PayloadTooLarge         it fits, and is larger than a row should carry
+    │   ├── PayloadTooLarge         it fits, and is larger than a row should carry
+    │   └── ResultsMissing          what a job was to be given by others is gone, or too large
     ├── UnknownTask                 a task name this process has not registered
     ├── DatabaseUnavailable         PostgreSQL did not answer; the same call may succeed later
     ├── ResourceUnavailable         an @app.resource could not be opened; what it raised is the cause
@@ -21,6 +22,7 @@
     ├── ClaimLost                   the attempt's claim has ended; someone else has the job now
     ├── JobExists                   a job that may exist only once does already
     ├── JobNotFound                 no job has this id
+    ├── BatchNotFound               no batch has this id
     ├── ScheduleNotFound            no schedule has this name
     ├── NotPossible                 a job, letter or schedule is not in a state in which this can be done to it
     ├── JobFailed                   a job waited for is dead
@@ -41,6 +43,7 @@ from typing import Any
 
 __all__ = [
     "AppNotFound",
+    "BatchNotFound",
     "ClaimLost",
     "ConfigurationError",
     "DataDirectoryError",
@@ -63,6 +66,7 @@ __all__ = [
     "PostgresNotFound",
     "PostgresStartFailed",
     "ResourceUnavailable",
+    "ResultsMissing",
     "RotaError",
     "ScheduleNotFound",
     "SchemaMismatch",
@@ -99,6 +103,10 @@ class InvalidArguments(RotaError):
 
 class PayloadTooLarge(InvalidArguments):
     """The arguments or the result are larger than a row should carry."""
+
+
+class ResultsMissing(InvalidArguments):
+    """What a job was to be given by the jobs it waited for is no longer kept, or too large to be handed on."""
 
 
 class UnknownTask(RotaError):
@@ -209,6 +217,10 @@ class NotPossible(RotaError):
 
 class ScheduleNotFound(RotaError):
     """No schedule has this name: it was never put, or it was deleted."""
+
+
+class BatchNotFound(RotaError):
+    """No batch has this id: it was never started, or it ended so long ago that it is forgotten."""
 
 
 class JobNotFound(RotaError):

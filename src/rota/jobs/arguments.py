@@ -88,6 +88,20 @@ class Signature:
 
         What is not `whole` may lack arguments that someone gives later.
         """
+        payload = self._payload(args, kwargs)
+        if whole and not self._required <= payload.keys():
+            raise self.missing(self.lacking(payload))
+        return self._written(payload, "arguments")
+
+    def encode_open(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str | None]:
+        """The same for a call that may lack one argument, which someone gives later; and the name of that one."""
+        payload = self._payload(args, kwargs)
+        lacking = () if self._required <= payload.keys() else self.lacking(payload)
+        if len(lacking) > 1:
+            raise self.missing(lacking)
+        return self._written(payload, "arguments"), lacking[0] if lacking else None
+
+    def _payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         payload: dict[str, Any] = {}
         room = Room(self._limit)
         name = ""
@@ -117,10 +131,35 @@ class Signature:
                 f"Task {self._task!r} was not enqueued: argument {name} is {HIDDEN if secret else shown(value)}, and reading it "
                 f"failed with {type(error).__name__ if secret else brief(error)}. Pass a value that can be read to its end."
             ) from (None if secret else error)
-        if whole and not self._required <= payload.keys():
-            missing = ", ".join(each for each in self._call.parameters if each in self._required - payload.keys())
-            raise self._not_a_call(f"{missing} is missing")
-        return self._written(payload, "arguments")
+        return payload
+
+    def lacking(self, payload: Mapping[str, Any]) -> tuple[str, ...]:
+        """The parameters that have no default and no value in a payload."""
+        return tuple(name for name in self._call.parameters if name in self._required and name not in payload)
+
+    def free(self, payload: Mapping[str, Any]) -> tuple[str, ...]:
+        """The parameters that take one value and have none in a payload."""
+        return tuple(name for name in self._call.parameters if name not in self._variadic and name not in payload)
+
+    def missing(self, names: Collection[str]) -> InvalidArguments:
+        """What is raised where a call lacks these."""
+        return self._not_a_call(f"{', '.join(names)} is missing")
+
+    def takes(self, name: str, value: Any) -> bool:
+        """Whether a JSON value fits the parameter's annotation."""
+        try:
+            self._decoders[name](value)
+        except Exception:
+            return False
+        return True
+
+    def annotation(self, name: str) -> Any:
+        return self._call.parameters[name].annotation
+
+    @property
+    def returns_nothing(self) -> bool:
+        """Whether the function says that it returns None."""
+        return self._call.return_annotation is None
 
     @property
     def names(self) -> tuple[str, ...]:

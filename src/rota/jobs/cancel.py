@@ -35,17 +35,19 @@ _TO_HISTORY = """
         returning
             job.id, job.created_at, job.due_at, job.claimed_at, job.attempt, job.losses, job.priority, job.version, job.member,
             job.queue, job.task, job.args, job.key, job.tags, job.retention, job.origin, job.redact, job.lost_limit,
-            job.unique_key, job.schedule, job.slot_at, job.trace_context, job.batch_id,
+            job.unique_key, job.schedule, job.slot_at, job.trace_context, job.batch_id, job.instead_of, job.inputs,
             coalesce(chosen.reason, job.cancel_reason) as reason
     ), recorded as (
         insert into {schema}.history (
             id, created_at, due_at, claimed_at, attempt, losses, priority, version, member, state, queue, task, args, key,
-            tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, reason
+            tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, instead_of,
+            inputs, reason
         )
         -- without the token: its holder would take this for an outcome of its own
         select
             id, created_at, due_at, claimed_at, attempt, losses, priority, version, member, 'cancelled', queue, task, args,
-            key, tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, reason
+            key, tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, instead_of,
+            inputs, reason
         from gone
     )
 """
@@ -106,11 +108,13 @@ DISCARD = statement(
     ), unwanted as (
         insert into {schema}.history (
             id, created_at, due_at, token, attempt, losses, priority, version, member, state, queue, task, args, key,
-            tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, reason
+            tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, instead_of,
+            inputs, reason
         )
         select
             id, created_at, due_at, token, attempt, losses, priority, version, member, 'cancelled', queue, task, args, key,
-            tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, %(reason)s
+            tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, instead_of,
+            inputs, %(reason)s
         from letters
     ), told as materialized (
         select count({schema}.notify(%(channel)s, members.member::text))

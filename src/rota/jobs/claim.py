@@ -47,6 +47,7 @@ class ClaimedJob(NamedTuple):
     waited: float | None = None  # seconds from when it was due to when it was claimed, by the clock of the database
     trace_context: str | None = None
     inputs: str | None = None  # what came of the batch it waited for
+    batch: int | None = None
     line: UUID | None = None
     limited: bool = False  # others wait for it to end: it is in a line, or its queue is limited
 
@@ -100,7 +101,7 @@ CLAIM = statement(
     returning
         job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
         job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
-        job.trace_context, job.inputs::text
+        job.trace_context, job.inputs::text, job.batch_id
     """,
 )
 
@@ -148,7 +149,7 @@ CLAIM_FLOW = statement(
     select
         job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
         job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
-        job.trace_context, job.inputs::text, job.line
+        job.trace_context, job.inputs::text, job.batch_id, job.line
     from {schema}.claim_flow(
         %(queues)s::text[], %(priorities)s::smallint[], %(lines)s::boolean[], %(after_due)s::timestamptz[],
         %(after_id)s::bigint[], %(tasks)s::text[], %(versions)s::smallint[], %(limited)s::text[], %(limit)s, %(most_losses)s,
@@ -231,7 +232,7 @@ CLAIM_SUSPECT = statement(
     returning
         job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
         job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
-        job.trace_context, job.inputs::text
+        job.trace_context, job.inputs::text, job.batch_id
     """,
 )
 

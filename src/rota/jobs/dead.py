@@ -184,5 +184,5 @@ class Dead:
                 raise InvalidArguments(
                     f"{refused}: upgrading the arguments from version {letter.version} failed with {said}."
                 ) from (None if secret else error)
-            task.signature.read(upgraded, refused)
+            task.signature.read(upgraded, refused, whole=letter._takes is None)
         return encoded(self._codec, text, refused, secret=secret)

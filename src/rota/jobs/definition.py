@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, 
 
 from rota.blot import forms
 from rota.clock import Duration, seconds
-from rota.errors import ConfigurationError
+from rota.errors import ConfigurationError, InvalidArguments
 from rota.jobs.arguments import Signature
 from rota.jobs.enqueue import check_at, check_delay, check_priority, check_tags
 from rota.jobs.job import Job, NewJob
@@ -88,7 +88,10 @@ class Task(Generic[P, R_co]):
         functools.update_wrapper(self, function)  # type: ignore[arg-type]
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """The call as a value, checked now: for `app.enqueue_many`."""
+        """The call as a value, checked now: for `app.enqueue_many`, batches and chains.
+
+        One argument may be left out where a job before it in a chain gives that: `a.bind(1).then(b.bind(x=2))`.
+        """
         return self._next.bind(*args, **kwargs)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
@@ -148,6 +151,7 @@ class Task(Generic[P, R_co]):
             retention=options.retention,
             redact=options.redact,
             lost_limit=options.retry.losses,
+            source=self,
         )
         return BoundTask(self, template, options.unique)
 
@@ -195,8 +199,15 @@ class BoundTask(Generic[P, R_co]):
     connection: Any = None
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """See Task.bind."""
+        return self._called(args, kwargs, whole=False)
+
+    def _called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, whole: bool) -> NewJob:
         signature = self.task.signature
-        new = replace(self.template, args=signature.encode(args, kwargs))
+        written, lacks = (signature.encode(args, kwargs), None) if whole else signature.encode_open(args, kwargs)
+        new = replace(self.template, args=written, lacks=lacks)
+        if lacks is not None:
+            self._refuse_late_key(lacks)
         if self.unique is not None:
             new = replace(new, unique=self.unique.of(self.task.name, signature, args, kwargs))
         if isinstance(self.unique, Debounce):
@@ -206,11 +217,24 @@ class BoundTask(Generic[P, R_co]):
             new = replace(new, key=key, line=limit.line_of(new.task, key))
         return new
 
+    def _refuse_late_key(self, lacks: str) -> None:
+        """A key is known when the job is put, and so are the arguments it is made of."""
+        limit = self.task.options.limit
+        named = self.unique is None or (
+            isinstance(self.unique.by, str) and self.unique.by not in self.task.signature.names
+        )
+        unique = not named
+        if unique or (limit is not None and limit.by is not None and self.template.key is None):
+            raise InvalidArguments(
+                f"Task {self.task.name!r} was not enqueued: {lacks} is missing, and its {'unique ' if unique else ''}key is made of "
+                f"its arguments. Give {lacks}, or name the key: using({'unique' if unique else 'key'}=...)."
+            )
+
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
-        return await self.task.home.enqueue(self.bind(*args, **kwargs), on=self.connection)
+        return await self.task.home.enqueue(self._called(args, kwargs, whole=True), on=self.connection)
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
-        return self.task.home.enqueue_sync(self.bind(*args, **kwargs), on=self.connection)
+        return self.task.home.enqueue_sync(self._called(args, kwargs, whole=True), on=self.connection)
 
     def using(self, **options: Unpack[JobOptions]) -> Self:
         """The same with more options; see Task.using."""

@@ -28,6 +28,7 @@ __all__ = [
     "enqueue_all",
     "enqueue_many",
     "fit_together",
+    "in_batches",
     "is_plain",
     "put_jobs",
     "refuse_twins",
@@ -318,7 +319,7 @@ def is_plain(new: NewJob) -> bool:
 
 def fit_together(new: Sequence[NewJob]) -> bool:
     """Whether one statement can carry all of them well."""
-    return len(next(_in_batches(new), ())) == len(new)
+    return len(next(in_batches(new), ())) == len(new)
 
 
 def enqueue_all(
@@ -337,7 +338,7 @@ def enqueue_all(
     """
     added: list[Job[Any]] = []
     plain = own and all(map(is_plain, new))
-    for batch in _in_batches(new):
+    for batch in in_batches(new):
         if plain:
             added += yield enqueue_many(batch, schema, app, codec=codec, trace=trace)
         else:
@@ -347,7 +348,7 @@ def enqueue_all(
     return added
 
 
-def _in_batches(new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+def in_batches(new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
     """The jobs in runs that one statement can carry well: so many rows, so many bytes."""
     start = size = 0
     for place, job in enumerate(new):

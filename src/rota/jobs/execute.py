@@ -15,12 +15,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from rota.blot import blotted
-from rota.errors import InvalidArguments, RotaError
+from rota.errors import InvalidArguments, ResultsMissing, RotaError
 from rota.facts import Facts, JobRaisedAfterSuccess, JobStuck
 from rota.failure import describe
 from rota.jobs.claim import ClaimedJob
-from rota.jobs.codec import Codec, decoded, encoded
+from rota.jobs.codec import Codec, encoded
 from rota.jobs.definition import Task
+from rota.jobs.inputs import payload_of
 from rota.jobs.middleware import Middleware
 from rota.jobs.outcome import (
     AlreadySettled,
@@ -222,8 +223,7 @@ class Executor:
 
 def call_of(task: Task[..., Any], job: ClaimedJob, desk: Desk) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments to call the body with. Raises InvalidArguments for a payload that is not one of this task's."""
-    payload = decoded(desk.codec, job.args)
-    return task.signature.decode(task.upgraded(payload, job.version))
+    return task.signature.decode(task.upgraded(payload_of(job, desk.codec), job.version))
 
 
 def success_of(task: Task[..., Any], attempt: Held, value: Any, desk: Desk) -> Succeeded | AlreadySettled:
@@ -256,7 +256,9 @@ def outcome_of(
     if isinstance(error, Discard):
         return Cancelled(job, took, blotted(error.reason, secrets_of(task, job, codec) or ()))
     try:
-        pause = task.options.retry.pause(job.attempt - job.losses, error)
+        # what is gone does not come back
+        retries = not isinstance(error, ResultsMissing)
+        pause = task.options.retry.pause(job.attempt - job.losses, error) if retries else None
     except Exception as broken:  # the user's backoff function; its fault is told along with the body's
         broken.__cause__ = error
         error, pause = broken, None
@@ -269,7 +271,7 @@ def secrets_of(task: Task[..., Any], job: ClaimedJob, codec: Codec | None) -> li
     if not task.options.redact:
         return None
     try:
-        return task.secrets_in(decoded(codec, job.args), job.version)
+        return task.secrets_in(payload_of(job, codec), job.version)
     except InvalidArguments:  # a payload that cannot be read is what the error is about
         return []
 

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from rota.jobs.close import Waiting, find_waiting, why_blocked
 from rota.jobs.explain_flow import Flow, look_at_flow, why_held_up
 from rota.jobs.inspect import get_job
 from rota.jobs.job import AttemptError, Job, JobId, Owner
@@ -44,6 +45,9 @@ def explain_job(id: JobId, app: Owner) -> Steps[Explanation | None]:
         return None
     letter = (yield get_letter(id)) if job.state == "dead" else None
     situation = (yield _look_around(job)) if job.state in ("queued", "blocked", "running") else None
+    waiting: Waiting | None = (yield find_waiting(id)) if job.state == "blocked" else None
+    if waiting is not None:
+        return Explanation(job, job.state, tuple(why_blocked(waiting)))
     flow = (yield look_at_flow(job)) if job.state in ("queued", "blocked") else None
     return Explanation(job, job.state, tuple(_reasons(job, situation, flow, letter)))
 

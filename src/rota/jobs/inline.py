@@ -6,12 +6,16 @@ import asyncio
 import itertools
 import json
 import threading
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from rota.errors import NotPossible
+from rota.jobs.chains import Plan
 from rota.jobs.claim import ClaimedJob
+from rota.jobs.conversion.plain import dumps
 from rota.jobs.definition import Task
 from rota.jobs.job import Job, JobId, NewJob
 from rota.jobs.middleware import Middleware
@@ -21,7 +25,7 @@ from rota.jobs.running import Held, RunningJob, running
 from rota.service.filling import Opened, fill
 from rota.service.loop import off_the_loop
 
-__all__ = ["run_inline", "run_inline_sync"]
+__all__ = ["run_inline", "run_inline_sync", "run_plan_inline", "run_plan_inline_sync"]
 
 _ids = itertools.count(1)
 
@@ -76,6 +80,33 @@ async def _call(
         await opened.open(wants, lambda _, life: stack.enter_async_context(life))
         with opened.standing():
             return await middleware.run(running.get(), call)
+
+
+async def run_plan_inline(plan: Plan, tasks: Package, middleware: Middleware) -> list[Job[Any]]:
+    """Run the jobs of a chain or a group, each with what those before it returned. What one raises is raised here."""
+    done: list[Job[Any]] = []
+    for place in range(len(plan.jobs)):
+        done.append(await run_inline(_given(plan, place, done), tasks, middleware))
+    return done
+
+
+def run_plan_inline_sync(plan: Plan, tasks: Package, middleware: Middleware) -> list[Job[Any]]:
+    done: list[Job[Any]] = []
+    for place in range(len(plan.jobs)):
+        done.append(run_inline_sync(_given(plan, place, done), tasks, middleware))
+    return done
+
+
+def _given(plan: Plan, place: int, done: Sequence[Job[Any]]) -> NewJob:
+    """A job with what came of those it waits for, which are planned before it."""
+    new, after = plan.jobs[place], plan.after[place]
+    if after is None or new.takes is None:
+        return new
+    wait = plan.waits[after]
+    results = [done[member].result for member in wait.members]
+    return replace(
+        new, args=dumps(json.loads(new.args) | {new.takes: results if wait.gives == "results" else results[0]})
+    )
 
 
 def _caught(call: Any) -> tuple[Any, BaseException | None]:

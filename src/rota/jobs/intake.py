@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
 from rota.errors import ConfigurationError, DatabaseUnavailable
+from rota.jobs.chains import Plan, Put, put_plan
 from rota.jobs.codec import Codec
 from rota.jobs.enqueue import enqueue, enqueue_all, fit_together, is_plain, put_jobs, refuse_twins
 from rota.jobs.job import Job, NewJob, Owner
@@ -38,6 +40,7 @@ class Intake:
         self._throttle = Throttle()
 
     async def take(self, new: NewJob, on: Any) -> Job[Any]:
+        refuse_open(new)
         if (tracing := self._tracing()) is None:
             return await self._take(new, on)
         with tracing.sending([new]) as sending:
@@ -46,6 +49,7 @@ class Intake:
             return job
 
     def take_sync(self, new: NewJob, on: Any) -> Job[Any]:
+        refuse_open(new)
         if (tracing := self._tracing()) is None:
             return self._take_sync(new, on)
         with tracing.sending([new]) as sending:
@@ -69,6 +73,32 @@ class Intake:
             taken = self._take_all_sync(jobs, on, sending.context)
             sending.sent(taken)
             return taken
+
+    async def take_plan(self, plan: Plan, on: Any) -> Put:
+        """All jobs of a chain, a group or a batch, or after an error none."""
+        with self._sending(plan.jobs) as (trace, sent):
+            steps = put_plan(plan, self._jobs, codec=self._codec, trace=trace)
+            put = await (self._database.run_steps(steps) if on is None else foreign(on).run_steps(steps, self._schema))
+            sent(put.jobs)
+            return put
+
+    def take_plan_sync(self, plan: Plan, on: Any) -> Put:
+        with self._sending(plan.jobs) as (trace, sent):
+            steps = put_plan(plan, self._jobs, codec=self._codec, trace=trace)
+            put = (
+                self._database.run_steps_sync(steps) if on is None else foreign(on).run_steps_sync(steps, self._schema)
+            )
+            sent(put.jobs)
+            return put
+
+    @contextlib.contextmanager
+    def _sending(self, jobs: Sequence[NewJob]) -> Iterator[tuple[str | None, Callable[[Sequence[Job[Any]]], object]]]:
+        """Who traces is told of these; gives the context they are sent in, and what is to be called with what was sent."""
+        if not jobs or (tracing := self._tracing()) is None:
+            yield None, lambda jobs: None
+            return
+        with tracing.sending(jobs) as sending:
+            yield sending.context, sending.sent
 
     async def _take(self, new: NewJob, on: Any, trace: str | None = None) -> Job[Any]:
         if on is not None or not is_plain(new):
@@ -132,8 +162,15 @@ def check_new(new: Iterable[NewJob]) -> list[NewJob]:
             raise ConfigurationError(
                 f"enqueue_many takes what task.bind(...) returns; item {place} is {job!r}. Write [task.bind(7), task.bind(8)]."
             )
+        refuse_open(job)
     refuse_twins(jobs)
     return jobs
+
+
+def refuse_open(new: NewJob) -> None:
+    """A call that lacks an argument is for a chain, where a job before it gives that."""
+    if new.lacks is not None and new.source is not None:
+        raise new.source.signature.missing([new.lacks])
 
 
 def _pauses(jobs: Sequence[NewJob]) -> Sequence[float | None]:

@@ -6,17 +6,35 @@ import json
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from uuid import UUID
 
 from rota.clock import Duration
 from rota.errors import RotaError
 from rota.jobs.codec import Codec
 
-__all__ = ["AttemptError", "Job", "JobId", "NewJob", "NewUnique", "Owner"]
+__all__ = ["AttemptError", "Job", "JobId", "NewJob", "NewUnique", "OnFailure", "Owner", "Source"]
+
+if TYPE_CHECKING:
+    from rota.jobs.arguments import Signature
+    from rota.jobs.chains import Chain
 
 JobId = int
+OnFailure = Literal["block", "cancel", "run"]
 R_co = TypeVar("R_co", covariant=True)
+
+
+class Source(Protocol):
+    """The task that a new job is a call of."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def signature(self) -> Signature: ...
+
+    @property
+    def home(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +77,21 @@ class NewJob:
     batch: int | None = None
     after: int | None = None
     takes: str | None = None
+    #: the parameter that is not given: a job before it gives it, see `then`
+    lacks: str | None = None
+    #: the task it is a call of
+    source: Source | None = field(default=None, repr=False, compare=False)
+
+    def then(self, child: Any, *, on_failure: OnFailure = "block", **rest: Any) -> Chain:
+        """This job, and when it has succeeded another: `resize.bind(7).then(publish)`.
+
+        `child` is a task, a call of one made by `bind`, a chain or a group. What this job returns is given to its first parameter
+        that has no value; `rest` are values for others of a task. `on_failure` says what becomes of it when this job is dead: it
+        waits until someone has decided about the letter (block), is cancelled (cancel), or runs all the same (run).
+        """
+        from rota.jobs.chains import Chain
+
+        return Chain.of(self, child, on_failure, rest)
 
     @property
     def arguments(self) -> dict[str, Any]:

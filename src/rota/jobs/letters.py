@@ -63,6 +63,8 @@ class Letter:
     successor: JobId | None
     _stored: str = field(default="{}", repr=False, compare=False)
     _unique_key: UUID | None = field(default=None, repr=False, compare=False)
+    #: the argument that other jobs gave it
+    _takes: str | None = field(default=None, repr=False, compare=False)
 
 
 class LetterFilters(TypedDict, total=False):
@@ -102,7 +104,7 @@ _LETTERS = """
         letter.id, letter.task, letter.queue, null, letter.attempt, letter.losses, letter.reason,
         letter.error_type, letter.error_message, letter.error_trace, letter.created_at, letter.died_at, letter.tags,
         letter.version, letter.key, letter.origin, letter.resolved_at, letter.resolution, letter.resolved_by, letter.note,
-        letter.successor, letter.args::text, letter.unique_key, letter.redact
+        letter.successor, letter.args::text, letter.unique_key, letter.inputs ->> 'takes', letter.redact
     from {schema}.dead as letter
 """
 

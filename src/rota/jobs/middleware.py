@@ -131,6 +131,8 @@ class Middleware:
         if task is None:
             return changed.args
         args, kwargs = task.signature.read(
-            given, f"Task {changed.task!r} was not enqueued, as middleware changed its arguments"
+            given,
+            f"Task {changed.task!r} was not enqueued, as middleware changed its arguments",
+            whole=changed.lacks is None,
         )
-        return task.signature.encode(args, kwargs)
+        return task.signature.encode(args, kwargs, whole=changed.lacks is None)

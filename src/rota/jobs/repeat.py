@@ -125,11 +125,12 @@ REPEAT = statement(
     ), put as (
         insert into {schema}.jobs as job (
             task, args, queue, priority, version, key, tags, retention, redact, lost_limit, unique_key, schedule,
-            slot_at, trace_context, origin
+            slot_at, trace_context, inputs, origin
         )
         select
             done.task, done.args, done.queue, done.priority, done.version, done.key, done.tags, done.retention, done.redact,
-            done.lost_limit, done.unique_key, done.schedule, done.slot_at, done.trace_context, done.id
+            done.lost_limit, done.unique_key, done.schedule, done.slot_at, done.trace_context, done.inputs,
+            done.id
         from {schema}.history as done
         where done.id = %(id)s
           and not exists (select from again)

@@ -59,7 +59,9 @@ RETRY = statement(
         select
             letter.id, letter.task, letter.args, letter.queue, letter.priority, letter.version, letter.key, letter.tags,
             letter.retention, letter.redact, letter.lost_limit, letter.saved, letter.unique_key,
-            letter.schedule, letter.slot_at, letter.trace_context
+            letter.schedule, letter.slot_at, letter.trace_context, letter.batch_id, letter.inputs,
+            -- it takes the place of the letter among the jobs that someone waits for
+            case when letter.batch_id is not null then coalesce(letter.instead_of, letter.id) end as instead_of
         from {schema}.dead as letter
         where letter.id = any (%(ids)s::bigint[])
           and letter.resolved_at is null
@@ -68,13 +70,13 @@ RETRY = statement(
     ), put as (
         insert into {schema}.jobs as job (
             task, args, queue, priority, version, key, tags, retention, redact, lost_limit, saved, unique_key,
-            schedule, slot_at, trace_context, origin
+            schedule, slot_at, trace_context, batch_id, inputs, instead_of, origin
         )
         select
             task, coalesce(%(args)s::jsonb, args), queue, priority, version, key, tags, retention, redact, lost_limit,
             -- where it had got to with other arguments is nowhere
             case when %(args)s::jsonb is null then saved end,
-            unique_key, schedule, slot_at, trace_context, id
+            unique_key, schedule, slot_at, trace_context, batch_id, inputs, instead_of, id
         from chosen
         where unique_key is null
            or (

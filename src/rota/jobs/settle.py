@@ -54,18 +54,18 @@ _TO_HISTORY = """
         returning
             job.id, job.created_at, job.due_at, job.claimed_at, job.token, job.attempt, job.losses, job.priority, job.version,
             job.member, job.queue, job.task, job.args, job.key, job.tags, job.retention, job.origin, job.redact,
-            job.lost_limit, job.unique_key, job.schedule, job.slot_at, job.trace_context, job.batch_id, outcome.result,
-            outcome.seconds
+            job.lost_limit, job.unique_key, job.schedule, job.slot_at, job.trace_context, job.batch_id, job.instead_of,
+            job.inputs, outcome.result, outcome.seconds
     ), recorded as (
         insert into {schema}.history (
             id, created_at, due_at, claimed_at, started_at, finished_at, token, attempt, losses, priority, version,
             member, state, queue, task, args, result, key, tags, retention, origin, redact, lost_limit, unique_key, schedule,
-            slot_at, trace_context, batch_id
+            slot_at, trace_context, batch_id, instead_of, inputs
         )
         select
             id, created_at, due_at, claimed_at, {schema}.now() - seconds * interval '1 second', {schema}.now(), token,
             attempt, losses, priority, version, member, 'succeeded', queue, task, args, result::jsonb, key, tags, retention,
-            origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id
+            origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, instead_of, inputs
         from settled
     )
 """
@@ -159,7 +159,7 @@ MOVES = """
             job.id, job.created_at, job.due_at, job.claimed_at, taken.signature as token, job.attempt, job.losses,
             job.priority, job.version, job.member, job.queue, job.task, job.args, job.key, job.tags, job.retention,
             job.origin, job.redact, job.lost_limit, job.unique_key, job.schedule, job.slot_at, job.trace_context,
-            job.saved, job.cancel_reason, job.batch_id,
+            job.saved, job.cancel_reason, job.batch_id, job.instead_of, job.inputs,
             taken.fate, taken.kind, taken.seconds, taken.type, taken.message, taken.trace
     ), recorded as (
         insert into {schema}.attempts (
@@ -173,25 +173,25 @@ MOVES = """
     ), buried as (
         insert into {schema}.dead (
             id, created_at, due_at, token, attempt, losses, priority, version, member, reason, queue, task, args, key,
-            tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, saved, error_type,
-            error_message, error_trace
+            tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, instead_of,
+            inputs, saved, error_type, error_message, error_trace
         )
         select
             id, created_at, due_at, token, attempt, losses + (kind = 'lost')::integer, priority, version, member,
             case when kind = 'lost' then 'lost' else 'failed' end, queue, task, args, key, tags, retention, origin, redact,
-            lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, saved, type, message, trace
+            lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, instead_of, inputs, saved, type, message, trace
         from gone
         where fate = 'dead'
     ), cancelled as (
         insert into {schema}.history (
             id, created_at, due_at, claimed_at, started_at, token, attempt, losses, priority, version, member, state,
             queue, task, args, key, tags, retention, origin, redact, lost_limit, unique_key, schedule, slot_at,
-            trace_context, batch_id, reason
+            trace_context, batch_id, instead_of, inputs, reason
         )
         select
             id, created_at, due_at, claimed_at, {schema}.now() - seconds * interval '1 second', token, attempt,
             losses + (kind = 'lost')::integer, priority, version, member, 'cancelled', queue, task, args, key, tags,
-            retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id,
+            retention, origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, instead_of, inputs,
             case when kind = 'cancelled' then coalesce(message, cancel_reason) else cancel_reason end
         from gone
         where fate = 'cancelled'

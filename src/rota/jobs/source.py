@@ -73,8 +73,10 @@ class JobSource:
         only_once: Callable[[str], bool],
         facts: Facts,
         tracing: Tracing | None = None,
+        left_batch: Callable[[], None] = lambda: None,
     ) -> None:
         self._claimer = claimer
+        self._left_batch = left_batch
         self._gate = gate
         self._settling = settling
         self._channel = channel
@@ -173,6 +175,8 @@ class JobSource:
         if any(outcome.job.limited for outcome in outcomes):
             # what waited for one of them may be taken now
             self.wake()
+        if any(outcome.job.batch is not None for outcome in outcomes):
+            self._left_batch()
         return left
 
     async def hand_back(self, items: Sequence[ClaimedJob], begun: Sequence[ClaimedJob] = ()) -> Sequence[ClaimedJob]:

@@ -18,6 +18,7 @@ from rota.jobs.cancel import end_cancelled, find_unwanted
 from rota.jobs.children import Children
 from rota.jobs.claim import ClaimedJob, give_back_claim, held_tokens
 from rota.jobs.claimer import Claimer
+from rota.jobs.close import close_batches, prune_batches
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.execute import Executor
@@ -36,6 +37,7 @@ from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
 from rota.postgres.session import Session
 from rota.service.consume import Consumer
+from rota.service.points import reach
 from rota.service.stages import stopped
 
 __all__ = ["Worker", "WorkerSettings"]
@@ -54,6 +56,8 @@ _SETTLING = {"lock_timeout": "1s"}
 
 # Beyond its deadline, what a drain may take to cancel bodies and to write down what it knows.
 _AFTER_SECONDS = 5.0
+# How soon batches are looked at again when none had ended: a large one loses jobs all the time.
+_CLOSING_SECONDS = 0.01
 # How long the reply to a COMMIT may take before a claim that is gone counts as taken away.
 _SETTLING_SECONDS = 0.2
 
@@ -119,6 +123,7 @@ class Worker:
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self._cancels = asyncio.Event()
+        self._closings = asyncio.Event()
         self._unknown: set[int] = set()
         self.reactions = Reactions(
             on_wake=self._on_wake,
@@ -149,6 +154,7 @@ class Worker:
             poll=lambda: settings.poll if self.control.hears else settings.poll_deaf,
             facts=facts,
             tracing=tracing,
+            left_batch=self._closings.set,
         )
         self._apart = database.apart("job", size=settings.concurrency)
         # transactions are where the user wants them, and what bodies report goes another way
@@ -213,6 +219,7 @@ class Worker:
                 *(companion.failure() for companion in companions),
                 self._rescue(),
                 self._cancel(),
+                self._close_batches(),
                 self._keep_history(),
                 *([self._empty()] if drain else []),
             )
@@ -290,6 +297,7 @@ class Worker:
             if self._scheduler is not None:
                 await self._scheduler.catch_up()
             hindered = [why for companion in self._companions for why in await companion.empty()]
+            await self._close_ended()
             await self._source.found_nothing()
             if self._consumer.idle and self._consumer.finished == before:
                 break
@@ -311,6 +319,7 @@ class Worker:
                         what = (job.id, job.task, job.queue, job.attempt)
                         self._facts.emit(JobLost(*what, job.member, job.fate, f"its worker {job.member} was lost"))
                     self._source.wake()
+                    self._closings.set()
                 await self._give_back_unknown()
                 await self._claiming.run(end_cancelled())
             with contextlib.suppress(TimeoutError):
@@ -356,6 +365,32 @@ class Worker:
             void = unwanted.void
             await asyncio.sleep(_SETTLING_SECONDS)
 
+    async def _close_batches(self) -> None:
+        """Let go of jobs that waited for others: at once when some of ours have settled, and now and then, since whoever settled
+        the others may have died, or was no worker."""
+        while True:
+            self._closings.clear()
+            with contextlib.suppress(DatabaseUnavailable):
+                ended = await self._close_ended()
+                if not ended:
+                    await asyncio.sleep(_CLOSING_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.rescue_every * random.uniform(0.8, 1.2)):
+                    await self._closings.wait()
+
+    async def _close_ended(self) -> int:
+        """Look at all batches that lost a job by now; returns how many had ended."""
+        total = 0
+        while True:
+            reach("close.before")
+            closed = await self._claiming.run(close_batches())
+            reach("close.after")
+            total += closed.ended
+            if closed.ended:
+                self._source.wake()
+            if not closed.taken:
+                return total
+
     async def _keep_history(self) -> None:
         """Make and drop partitions of the history now and then; who comes first does it for all.
 
@@ -381,7 +416,10 @@ class Worker:
         # a connection of its own, for a moment: neither claims nor the user's callers wait behind it
         session = Session(self._database.connector("upkeep"), self._database.schema)
         try:
-            return await session.run(upkeep(key))
+            done = await session.run(upkeep(key))
+            if done is not None:
+                await session.run(prune_batches())
+            return done
         except DatabaseUnavailable:
             raise
         except RotaError as error:

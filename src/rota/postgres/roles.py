@@ -35,6 +35,8 @@ grant execute on function
     {schema}.now(),
     {schema}.notify(text, text),
     {schema}.put_jobs(jsonb, jsonb),
+    {schema}.start_batches(jsonb),
+    {schema}.close_batches(integer, integer),
     {schema}.emit(text, jsonb, jsonb),
     {schema}.enqueue(text, jsonb, text, integer, timestamptz, text[], text, text, integer)
 to {role};
@@ -49,6 +51,7 @@ grant select, insert, update, delete on {schema}.slots, {schema}.schedule_ends t
 grant select, insert, update, delete on {schema}.pollers, {schema}.poll_claims, {schema}.poll_intervals to {role};
 grant select, insert, update, delete on {schema}.lines, {schema}.limits to {role};
 grant select, insert, update on {schema}.queues to {role};
+grant select on {schema}.batches, {schema}.closings to {role};
 grant usage on sequence {schema}.jobs_id_seq to {role};
 grant select, insert, update on {schema}.retention to {role};
 grant select, insert on {schema}.audit to {role};

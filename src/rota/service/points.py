@@ -5,6 +5,8 @@ run.before      run.after         around the body
 settle.before   settle.after      around the statement that writes outcomes down; after, it is committed
 transaction.before_commit         job.transaction(), poll.transaction(): the body's writes and the success are written, not committed
 transaction.after_commit          and now they are
+
+close.before    close.after       around the statement that lets go of jobs that waited for others; a worker comes by all the time
 """
 
 from __future__ import annotations

@@ -153,6 +153,7 @@ _OF_ITS_DATABASE = (
     "leaders",
     "_address",
     "_intake",
+    "batches",
     "_held",
     "_membership",
     "_by_hand",
