@@ -23,6 +23,7 @@ from rota import (
     current_job,
     group,
 )
+from rota.jobs.chains import plan
 from rota.jobs.close import close_batches
 from rota.testing import TestRota
 
@@ -369,6 +370,7 @@ async def test_a_dependant_may_be_retried_with_another_argument_beside_what_it_w
 # What cannot be handed on
 
 
+@pytest.mark.long
 async def test_results_that_are_too_large_together_fail_who_waits_for_them(rota_app: TestRota, tasks: Tasks) -> None:
     members = [tasks.given.bind("x" * 1_000_000) for _ in range(9)]
     flow = await group(members).then(tasks.total).enqueue()
@@ -399,6 +401,9 @@ async def test_results_that_history_forgot_fail_who_waits_for_them(
     last = await flow.last.refresh()
     assert (last.state, last.errors[-1].type) == ("dead", "ResultsMissing")
     assert "1 of the 2 results it waited for are gone" in str(last.errors[-1].message)
+    await rota_app.dead.retry(last.id, {"numbers": [1, 2]})
+    await rota_app.drain()
+    assert tasks.log[-1] == [1, 2]
 
 
 async def test_a_result_that_its_class_keeps_no_longer_is_missing_and_not_none(
@@ -506,14 +511,22 @@ async def test_a_dependant_whose_task_has_a_limit_comes_into_line(rota_app: Test
     assert most == 1
 
 
+def test_a_chain_may_be_longer_than_the_stack(tasks: Tasks) -> None:
+    chain = tasks.number.bind(0).then(tasks.add)
+    for _ in range(5_000):
+        chain = chain.then(tasks.add)
+
+    assert len(plan(chain).jobs) == 5_002
+
+
 async def test_a_long_chain_is_planned_and_runs(rota_app: TestRota, tasks: Tasks) -> None:
     chain = tasks.number.bind(0).then(tasks.add)
-    for _ in range(40):
+    for _ in range(12):
         chain = chain.then(tasks.add)
     flow = await chain.enqueue()
     await rota_app.drain()
 
-    assert await flow.wait(5) == 41
+    assert await flow.wait(5) == 13
 
 
 # The mechanism
