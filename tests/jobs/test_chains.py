@@ -532,6 +532,20 @@ async def test_a_long_chain_is_planned_and_runs(rota_app: TestRota, tasks: Tasks
 # The mechanism
 
 
+async def test_a_worker_goes_on_with_a_chain_as_soon_as_it_has_settled_a_job(rota_app: TestRota, tasks: Tasks) -> None:
+    """And not when it next looks by itself, which is every five seconds."""
+    chain = tasks.number.bind(0).then(tasks.add)
+    for _ in range(5):
+        chain = chain.then(tasks.add)
+    working = asyncio.create_task(rota_app.work())
+    flow = await chain.enqueue()
+    result = await flow.wait(15)
+    rota_app.stop()
+    await working
+
+    assert result == 6
+
+
 async def test_a_worker_frees_what_another_left_closings_for(
     rota_app: TestRota, tasks: Tasks, rota_database: str
 ) -> None:

@@ -10,12 +10,16 @@ from typing import Any, ParamSpec, TypeVar, assert_type
 from psycopg import AsyncConnection, Connection
 
 from rota import (
+    Batch,
+    Chain,
     Debounce,
     Discard,
     Exclude,
+    Flow,
     Job,
     NewJob,
     Package,
+    Progress,
     Retry,
     Rota,
     RunningJob,
@@ -27,6 +31,7 @@ from rota import (
     Throttle,
     Unique,
     current_job,
+    group,
     inject,
 )
 
@@ -180,6 +185,25 @@ def bind() -> None:
     assert_type(greet.bind("Ada", loud=True), NewJob)
     assert_type(collect.bind("a", 1, 2, c=3.0), NewJob)
     assert_type(add.using(delay=5).bind(1), NewJob)
+
+
+async def chains(connection: AsyncConnection) -> None:
+    assert_type(add.bind(1).then(add), Chain)
+    assert_type(add.bind(1).then(add, b=2), Chain)
+    assert_type(add.bind(1).then(add.using(delay=5)).then(add.bind(2), on_failure="run"), Chain)
+    assert_type(group([add.bind(1), add.bind(2).then(add), add]).then(clean), Chain)
+    assert_type(await add.bind(1).then(group([add, clean])).enqueue(), Flow)
+    assert_type(await add.bind(1).then(add).on(connection).enqueue(), Flow)
+    assert_type(group([add.bind(1)]).enqueue_sync().last, Job[Any])
+
+
+async def batches() -> None:
+    batch = await app.batches.start([add.bind(1)], then=clean, name="nightly")
+    assert_type(batch, Batch)
+    assert_type(await batch.progress(), Progress)
+    assert_type(await batch.wait("5m"), Progress)
+    assert_type(await batch.cancel("late"), int)
+    assert_type(app.batches.start_sync(add.bind(n) for n in range(9)), Batch)
 
 
 # Options of one job, and someone else's transaction, in any order.

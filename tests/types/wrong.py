@@ -72,6 +72,9 @@ def bind() -> None:
     greet.bind("Ada", True)  # wrong: keyword-only argument by position
     add.using(delay=5).bind("1")  # wrong: type of an argument after using()
     add.bind(1).enqueue()  # wrong: no such method of a bound call
+    add.bind(1).then(7)  # wrong: no job
+    add.bind(1).then(add, on_failure="ignore")  # wrong: no such policy
+    rota.group([7])  # wrong: no job
 
 
 async def call() -> None:

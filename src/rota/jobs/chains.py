@@ -27,7 +27,7 @@ from rota.jobs.job import Job, NewJob, OnFailure, Owner
 from rota.postgres.foreign import foreign
 from rota.postgres.query import Query, Steps, statement
 
-__all__ = ["Chain", "Group", "Plan", "Wait", "group", "plan", "put_plan"]
+__all__ = ["Chain", "Child", "Group", "Plan", "Wait", "group", "plan", "put_plan"]
 
 
 class _Steps:
@@ -35,7 +35,7 @@ class _Steps:
 
     __slots__ = ()
 
-    def then(self, child: Any, *, on_failure: OnFailure = "block", **rest: Any) -> Chain:
+    def then(self, child: Child, *, on_failure: OnFailure = "block", **rest: Any) -> Chain:
         """These jobs, and when they have succeeded another; see NewJob.then."""
         return Chain.of(self, child, on_failure, rest)  # type: ignore[arg-type]
 
@@ -97,9 +97,10 @@ class Group(_Steps):
 
 
 Node: TypeAlias = NewJob | Chain | Group
+Child: TypeAlias = Node | Task[..., Any] | BoundTask[..., Any]
 
 
-def group(members: Iterable[NewJob | Chain | Task[..., Any]]) -> Group:
+def group(members: Iterable[NewJob | Chain | Task[..., Any] | BoundTask[..., Any]]) -> Group:
     """Jobs, or chains of them, side by side: `group([a.bind(1), a.bind(2)]).then(c)`."""
     found: list[NewJob | Chain] = []
     for place, each in enumerate(members):

@@ -17,13 +17,20 @@ class Closed(NamedTuple):
     taken: int
     ended: int
 
+    @property
+    def may_be_more(self) -> bool:
+        """Whether another look may find something at once: there were as many as it takes, or it has freed or ended jobs."""
+        return self.taken == _MOST or self.ended > 0
 
-CLOSE_BATCHES = statement("close_batches", "select taken, ended from {schema}.close_batches()")
+
+CLOSE_BATCHES = statement("close_batches", "select taken, ended from {schema}.close_batches(%(most)s)")
+
+_MOST = 100
 
 
 def close_batches() -> Query[Closed]:
-    """Look at some batches that lost a job; to be called again while it takes any. Workers of freed jobs are woken."""
-    return CLOSE_BATCHES.query(read=one(Closed))
+    """Look at some batches that lost a job; to be called again while there may be more. Workers of freed jobs are woken."""
+    return CLOSE_BATCHES.query({"most": _MOST}, read=one(Closed))
 
 
 PRUNE_BATCHES = statement("prune_batches", "select {schema}.prune_batches(1000)")

@@ -17,7 +17,7 @@ __all__ = ["AttemptError", "Job", "JobId", "NewJob", "NewUnique", "OnFailure", "
 
 if TYPE_CHECKING:
     from rota.jobs.arguments import Signature
-    from rota.jobs.chains import Chain
+    from rota.jobs.chains import Chain, Child
 
 JobId = int
 OnFailure = Literal["block", "cancel", "run"]
@@ -82,7 +82,7 @@ class NewJob:
     #: the task it is a call of
     source: Source | None = field(default=None, repr=False, compare=False)
 
-    def then(self, child: Any, *, on_failure: OnFailure = "block", **rest: Any) -> Chain:
+    def then(self, child: Child, *, on_failure: OnFailure = "block", **rest: Any) -> Chain:
         """This job, and when it has succeeded another: `resize.bind(7).then(publish)`.
 
         `child` is a task, a call of one made by `bind`, a chain or a group. What this job returns is given to its first parameter

@@ -79,7 +79,7 @@ def _refuse_busy(id: JobId, state: str) -> None:
         )
     if state == "blocked":
         raise NotPossible(
-            f"Job {id} is blocked: it waits for its turn behind jobs of its key or its limit, and is queued when one of them ends. "
+            f"Job {id} is blocked: it waits for others, of its key, its limit or its chain, and is queued when those have ended. "
             f"`rota jobs explain {id}` tells more."
         )
 

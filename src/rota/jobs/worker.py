@@ -57,7 +57,7 @@ _SETTLING = {"lock_timeout": "1s"}
 # Beyond its deadline, what a drain may take to cancel bodies and to write down what it knows.
 _AFTER_SECONDS = 5.0
 # How soon batches are looked at again when none had ended: a large one loses jobs all the time.
-_CLOSING_SECONDS = 0.01
+_CLOSING_SECONDS = 0.02
 # How long the reply to a COMMIT may take before a claim that is gone counts as taken away.
 _SETTLING_SECONDS = 0.2
 
@@ -388,7 +388,7 @@ class Worker:
             total += closed.ended
             if closed.ended:
                 self._source.wake()
-            if not closed.taken:
+            if not closed.may_be_more:
                 return total
 
     async def _keep_history(self) -> None:

@@ -36,7 +36,7 @@ grant execute on function
     {schema}.notify(text, text),
     {schema}.put_jobs(jsonb, jsonb),
     {schema}.start_batches(jsonb),
-    {schema}.close_batches(integer, integer),
+    {schema}.close_batches(integer, integer, integer),
     {schema}.emit(text, jsonb, jsonb),
     {schema}.enqueue(text, jsonb, text, integer, timestamptz, text[], text, text, integer)
 to {role};

@@ -24,7 +24,7 @@ create table {schema}.batches (
 
 create index batches_of on {schema}.batches (of) where of is not null;
 create index batches_listed on {schema}.batches (id) where gives = 'summary' and of is null;
-create index batches_age on {schema}.batches (created_at);
+create index batches_age on {schema}.batches (greatest(created_at, closed_at)) where of is null;
 
 -- Batches that lost a job, each as often as a statement took some from it. Only ever added to by those who settle, so that no
 -- row is written by all of them; taken away by whoever looks whether that was the last one.
@@ -148,11 +148,13 @@ begin
       and done.state = 'succeeded';
     if lost > 0 then
         return jsonb_build_object('missing', format(
-            '%s of the %s results it waited for are gone: they were kept no longer (see Rota(retention=...)), or erased', lost, batch.total
+            '%s of the %s results it waited for are gone: they were kept no longer (see Rota(retention=...)), or erased',
+            lost, batch.total
         ));
     elsif size > largest then
         return jsonb_build_object('missing', format(
-            'the %s result(s) it waited for take %s bytes as JSON, and no more than %s are handed on: store them elsewhere and return keys',
+            'the %s result(s) it waited for take %s bytes as JSON, and no more than %s are handed on: store them elsewhere and '
+            'return keys',
             batch.total, size, largest
         ));
     end if;
@@ -201,13 +203,13 @@ $why_cancelled$;
 
 -- Looks at batches that lost a job. Of those that have nothing live left, it queues the jobs that wait for them, or cancels
 -- them, or lets them wait until someone has decided about a dead letter, as was said when they were put. Returns how many
--- closings it took, and how many batches were found to have ended: call it again while it takes any.
+-- closings it took, and how many batches were found to have ended: call it again while it finds any, or takes all it may.
 --
 -- Who takes away the last job of a batch leaves a closing in the same transaction, so whoever sees the closing sees the job
 -- gone; of two who each take one of the last two, the one that commits later leaves a closing that is seen after both. A job
 -- that waits is let go once, since it waits no more then; and a closer that dies has changed nothing, not even its closings.
 create function {schema}.close_batches(
-    most integer default 100, largest integer default 8388608, out taken integer, out ended integer
+    most integer default 100, largest integer default 8388608, room integer default 1000, out taken integer, out ended integer
 )
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
@@ -218,6 +220,13 @@ as $close_batches$
 declare
     clock timestamptz := {schema}.now();
     touched bigint[];
+    ways bigint[];
+    fates text[];
+    whose bigint[];
+    reasons text[];
+    given jsonb[];
+    those bigint[];
+    queues text[];
 begin
     ended := 0;
     with gone as (
@@ -240,18 +249,8 @@ begin
     if touched = '{}' then
         return;
     end if;
-    -- in the order in which those who cancel or settle take them
-    perform
-    from {schema}.jobs as job
-    where job.after = any (array(
-        select way.id from {schema}.batches as way where way.id = any (touched)
-        union all
-        select way.id from {schema}.batches as way where way.of = any (touched)
-    ))
-    order by job.id
-    for update;
 
-    -- all that decides is seen at one moment, after the locks: a letter may have been retried in between
+    -- all that decides, and all that is handed on, is seen at one moment: a letter may be retried at any time
     with tally as materialized (
         select batch.id, done.succeeded, done.cancelled, letters.open, letters.put_away
         from {schema}.batches as batch
@@ -283,7 +282,7 @@ begin
         returning batch.id, batch
     ), decided as materialized (
         select
-            job.id, job.takes, way.gives, closed.batch,
+            way.id, way.gives, closed.batch,
             case
                 when way.on_failure = 'run' then 'queued'
                 when tally.cancelled + tally.put_away > 0 then 'cancelled'
@@ -298,35 +297,52 @@ begin
             union all
             select way.id, way.gives, way.on_failure from {schema}.batches as way where way.of = tally.id
         ) as way
+    )
+    select
+        (select count(*) from tally),
+        array_agg(decided.id), array_agg(decided.fate), array_agg((decided.batch).id),
+        array_agg(case when decided.fate = 'cancelled' then {schema}.why_cancelled((decided.batch).id) end),
+        array_agg(
+            case when decided.fate = 'queued'
+                and exists (select from {schema}.jobs as job where job.after = decided.id and job.takes is not null)
+            then {schema}.inputs_of(decided.batch, decided.gives, largest) end
+        )
+    into ended, ways, fates, whose, reasons, given
+    from decided
+    where decided.fate <> 'blocked';
+
+    -- in the order in which those who cancel or settle take them, and so many at a time
+    those := array(
+        select job.id from {schema}.jobs as job where job.after = any (ways) order by job.id limit room for update
+    );
+    if cardinality(those) = room then
+        insert into {schema}.closings (batch) select distinct batch.id from unnest(whose) as batch(id);
+    end if;
+    with fate as (
+        select job.id, way.fate, way.reason, way.inputs
+        from unnest(ways, fates, reasons, given) as way(id, fate, reason, inputs)
         join {schema}.jobs as job on job.after = way.id
-    ), given as materialized (
-        select wanted.id, wanted.gives, {schema}.inputs_of(wanted.batch, wanted.gives, largest) as inputs
-        from (
-            select distinct on ((decided.batch).id, decided.gives) (decided.batch).id, decided.gives, decided.batch
-            from decided
-            where decided.fate = 'queued' and decided.takes is not null
-        ) as wanted
+        where job.id = any (those)
     ), queued as (
         update {schema}.jobs as job
         set after = null,
             -- one with a limit is put into its line when it is due: see join_lines
             state = case when job.line is null then 'queued' else 'blocked' end,
             due_at = greatest(job.due_at, clock),
-            inputs = jsonb_build_object('takes', job.takes) || given.inputs
-        from decided
-        left join given on given.id = (decided.batch).id and given.gives = decided.gives and decided.takes is not null
-        where job.id = decided.id
-          and decided.fate = 'queued'
+            inputs = case when job.takes is not null then jsonb_build_object('takes', job.takes) || fate.inputs end
+        from fate
+        where job.id = fate.id
+          and fate.fate = 'queued'
         returning job.queue
     ), gone as (
         delete from {schema}.jobs as job
-        using decided
-        where job.id = decided.id
-          and decided.fate = 'cancelled'
+        using fate
+        where job.id = fate.id
+          and fate.fate = 'cancelled'
         returning
             job.id, job.created_at, job.due_at, job.attempt, job.losses, job.priority, job.version, job.queue, job.task,
             job.args, job.key, job.tags, job.retention, job.origin, job.redact, job.lost_limit, job.unique_key, job.schedule,
-            job.slot_at, job.trace_context, job.batch_id, job.instead_of, (decided.batch).id as failed
+            job.slot_at, job.trace_context, job.batch_id, job.instead_of, fate.reason
     ), recorded as (
         insert into {schema}.history (
             id, created_at, due_at, attempt, losses, priority, version, state, queue, task, args, key, tags, retention, origin,
@@ -334,13 +350,11 @@ begin
         )
         select
             id, created_at, due_at, attempt, losses, priority, version, 'cancelled', queue, task, args, key, tags, retention,
-            origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, instead_of,
-            {schema}.why_cancelled(failed)
+            origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, instead_of, reason
         from gone
-    ), woken as materialized (
-        select count({schema}.notify('{wake_channel}', queues.queue)) from (select distinct queue from queued) as queues
     )
-    select count(*) into ended from tally, woken;
+    select coalesce(array_agg(distinct queued.queue), '{}') into queues from queued;
+    perform {schema}.notify('{wake_channel}', queue) from unnest(queues) as queue;
 end
 $close_batches$;
 
@@ -355,9 +369,9 @@ as $prune_batches$
         where id = any (array(
             select batch.id
             from {schema}.batches as batch
-            where batch.created_at < {schema}.now() - (select max(rules.history) from {schema}.retention as rules)
+            where greatest(batch.created_at, batch.closed_at)
+                < {schema}.now() - (select max(rules.history) from {schema}.retention as rules)
               and batch.of is null
-              and (batch.closed_at is null or batch.closed_at < {schema}.now() - (select max(rules.history) from {schema}.retention as rules))
               and not exists (select from {schema}.jobs as job where job.batch_id = batch.id)
               and not exists (select from {schema}.dead as letter where letter.batch_id = batch.id and letter.resolved_at is null)
               and not exists (
@@ -367,7 +381,7 @@ as $prune_batches$
                   where way.id = batch.id or way.of = batch.id
               )
               and not exists (select from {schema}.closings as closing where closing.batch = batch.id)
-            order by batch.created_at
+            order by greatest(batch.created_at, batch.closed_at)
             limit most
             for update skip locked
         ))
@@ -381,6 +395,6 @@ revoke execute on function
     {schema}.closings_follow_letters(),
     {schema}.start_batches(jsonb),
     {schema}.inputs_of({schema}.batches, text, integer),
-    {schema}.close_batches(integer, integer),
+    {schema}.close_batches(integer, integer, integer),
     {schema}.prune_batches(integer)
 from public;
