@@ -23,6 +23,7 @@ from rota import (
     current_job,
     group,
 )
+from rota.facts import DatabaseLost
 from rota.jobs.chains import plan
 from rota.jobs.close import close_batches
 from rota.testing import TestRota
@@ -544,6 +545,25 @@ async def test_a_worker_goes_on_with_a_chain_as_soon_as_it_has_settled_a_job(rot
     await working
 
     assert result == 6
+
+
+async def test_a_worker_that_cannot_look_at_batches_says_so_and_goes_on(
+    rota_app: TestRota, tasks: Tasks, rota_database: str
+) -> None:
+    with psycopg.connect(rota_database, autocommit=True) as db, rota_app.facts.recorded(DatabaseLost) as told:
+        db.execute("alter function rota.close_batches rename to elsewhere")
+        working = asyncio.create_task(rota_app.work())
+        flow = await tasks.number.bind(1).then(tasks.add).enqueue()
+        plain = await (await tasks.number.enqueue(2)).wait(10)
+        first = await flow.jobs[0].wait(10)
+        db.execute("alter function rota.elsewhere rename to close_batches")
+        await tasks.number.bind(1).then(tasks.add).enqueue()
+        last = await flow.wait(20)
+        rota_app.stop()
+        await working
+
+    assert (plain, first, last) == (2, 1, 2)
+    assert {each.part for each in told} == {"jobs: close batches"}
 
 
 async def test_a_worker_frees_what_another_left_closings_for(

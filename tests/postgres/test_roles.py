@@ -205,6 +205,24 @@ async def test_who_may_not_is_told_which_role_may(roles: Roles) -> None:
                 await refused
 
 
+async def test_one_role_puts_chains_and_batches_and_another_runs_them(roles: Roles) -> None:
+    enqueuing, working = app_of(roles, "enqueue"), app_of(roles, "worker")
+    for app in (enqueuing, working):
+        app.task(name="one")(lambda n=0: 1)
+        app.task(name="told")(lambda progress: progress["succeeded"])
+    one, told = enqueuing.tasks["one"], enqueuing.tasks["told"]
+
+    async with enqueuing, working:
+        flow = await one.bind(1).then(one, on_failure="run").enqueue()
+        await enqueuing.batches.start([one.bind(1), one.bind(2)], then=told)
+        await enqueuing.batches.start([], then=told)
+        await working.work(drain=True)
+
+        assert (await working.jobs.get(flow.last.id)).state == "succeeded"
+        assert sorted([job.result for job in await working.jobs.list(task="told")]) == [0, 2]
+        assert [(await each.progress()).done for each in await working.batches.list()] == [0, 2]
+
+
 def test_what_runs_with_the_rights_of_its_owner_is_open_to_nobody_by_default(rota_database: str) -> None:
     with psycopg.connect(rota_database) as db:
         found = db.execute(

@@ -12,7 +12,16 @@ from uuid import UUID
 
 from rota.clock import Deadline, Duration
 from rota.errors import DatabaseUnavailable, RotaError
-from rota.facts import Facts, HistoryKept, JobClaimLost, JobLost, StageStarted, WorkerStarted, WorkerStopped
+from rota.facts import (
+    DatabaseLost,
+    Facts,
+    HistoryKept,
+    JobClaimLost,
+    JobLost,
+    StageStarted,
+    WorkerStarted,
+    WorkerStopped,
+)
 from rota.failure import Failure
 from rota.jobs.cancel import end_cancelled, find_unwanted
 from rota.jobs.children import Children
@@ -370,10 +379,14 @@ class Worker:
         the others may have died, or was no worker."""
         while True:
             self._closings.clear()
-            with contextlib.suppress(DatabaseUnavailable):
-                ended = await self._close_ended()
-                if not ended:
+            try:
+                if not await self._close_ended():
                     await asyncio.sleep(_CLOSING_SECONDS)
+            except DatabaseUnavailable:
+                pass  # the next round comes
+            except RotaError as error:
+                # rights are missing, the function is gone: jobs that wait for none run all the same
+                self._facts.emit(DatabaseLost("jobs: close batches", str(error)))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.rescue_every * random.uniform(0.8, 1.2)):
                     await self._closings.wait()
