@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -11,11 +13,13 @@ import pytest
 
 from rota import (
     ConfigurationError,
+    Debounce,
     Discard,
     InvalidArguments,
     JobCancelled,
     JobExists,
     Limit,
+    NewJob,
     Retention,
     Retry,
     Rota,
@@ -237,6 +241,23 @@ async def test_a_chain_of_jobs_that_commit_by_themselves_goes_on(rota_app: TestR
     await rota_app.drain()
 
     assert await flow.wait(5) == 6
+
+
+async def test_middleware_admits_the_jobs_of_chains_and_batches(rota_app: TestRota, tasks: Tasks) -> None:
+    @rota_app.middleware
+    class Mark:
+        def enqueue(self, new: NewJob) -> NewJob:
+            args = json.loads(new.args)
+            return replace(new, tags=("seen",), args=json.dumps({**args, "more": 5} if new.task == "add" else args))
+
+    flow = await tasks.number.bind(1).then(tasks.add).enqueue()
+    await rota_app.batches.start([tasks.number.bind(2)], then=tasks.given)
+    await rota_app.drain()
+    with rota_app.inline():
+        inline = await tasks.number.bind(1).then(tasks.add).enqueue()
+
+    assert await flow.wait(5) == await inline.wait() == 6
+    assert {job.tags for job in await rota_app.jobs.list()} == {("seen",)}
 
 
 # What becomes of those that wait
@@ -462,6 +483,8 @@ def test_what_cannot_be_part_of_a_chain_is_refused_where_it_is_written(rota_app:
         InvalidArguments, match=r"'add' was not enqueued: n is missing, and its unique key .* using\(unique="
     ):
         first.then(tasks.add.using(unique=True))
+    with pytest.raises(ConfigurationError, match=r"'add' makes one job of several calls"):
+        first.then(tasks.add.using(unique=Debounce("1m", by="all"))).enqueue_sync()
     with pytest.raises(ConfigurationError, match=r"on_failure cannot be 'ignore'"):
         first.then(tasks.add, on_failure="ignore")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"then\(\.\.\.\) was given 7, which is no job"):

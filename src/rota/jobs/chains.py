@@ -5,7 +5,7 @@ that several chains begin with is one job of theirs, if they are enqueued togeth
 but one call can be written down in two places, and that is refused.
 
 What is waited for is a batch: the jobs at the end of a step. Each job is in one batch at most, so that when it ends there is
-one place to look. How that works is told in `postgres/migrations/0009_batches.sql`.
+one place to look. How that works is told in `postgres/migrations/0010_batches.sql`.
 """
 
 from __future__ import annotations

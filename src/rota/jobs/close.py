@@ -1,4 +1,4 @@
-"""Looking at batches that lost a job, and letting go those that waited for the last one: see 0009_batches.sql."""
+"""Looking at batches that lost a job, and letting go those that waited for the last one: see 0010_batches.sql."""
 
 from __future__ import annotations
 
