@@ -25,6 +25,7 @@ import rota.testing
 from rota import errors, facts
 from rota.cli.main import rota as command
 from rota.integrations.logging import words
+from rota.jobs.batches import Batches
 from rota.jobs.dead import Dead
 from rota.jobs.definition import BoundTask
 from rota.jobs.middleware import Middleware
@@ -111,6 +112,7 @@ OBJECTS: dict[str, tuple[str, Any]] = {
     "lock": ("What `app.lock(name)` returns", Lock),
     "leaders": ("`app.leaders`: who leads what", Leaders),
     "queues": ("`app.queues`: pausing, limiting and weighing queues", Queues),
+    "batches": ("`app.batches`: many jobs under one handle", Batches),
     "leader": ("What `app.leaders.list()` lists", LeaderView),
     "term": ("What `app.leaders.terms()` lists", TermView),
     "facts": ("`app.facts`: hear what happens", facts.Facts),

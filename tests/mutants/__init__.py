@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    batches,
     changes,
     collapse,
     concurrency,
@@ -55,6 +56,7 @@ MUTANTS = [
     *health.MUTANTS,
     *facts_told.MUTANTS,
     *web.MUTANTS,
+    *batches.MUTANTS,
     *recycling.MUTANTS,
     *steering.MUTANTS,
     *resources.MUTANTS,
