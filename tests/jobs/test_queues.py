@@ -225,6 +225,7 @@ def test_with_dry_run_nothing_is_written_and_all_is_told(rota_app: TestRota, db:
     assert (row(db, "mail", "*"), audit(db)) == (None, [])
 
 
+@pytest.mark.direct("who listens through a pooler hears nothing")
 async def test_workers_hear_of_each_change(rota_app: TestRota, db: Db) -> None:
     db.execute(f'listen "{wake_channel("rota")}"')
 
