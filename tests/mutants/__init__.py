@@ -12,6 +12,7 @@ from tests.mutants import (
     kernel,
     leadership,
     lifecycle,
+    limits,
     people,
     poller_checks,
     polls,
@@ -49,4 +50,5 @@ MUTANTS = [
     *health.MUTANTS,
     *facts_told.MUTANTS,
     *web.MUTANTS,
+    *limits.MUTANTS,
 ]
