@@ -14,6 +14,7 @@ from tests.mutants import (
     kernel,
     leadership,
     lifecycle,
+    limits,
     loops,
     observing,
     people,
@@ -63,4 +64,5 @@ MUTANTS = [
     *collapse.MUTANTS,
     *loops.MUTANTS,
     *observing.MUTANTS,
+    *limits.MUTANTS,
 ]

@@ -224,6 +224,16 @@ CLAIM_SUSPECT = statement(
           and job.task = any (%(tasks)s::text[])
           and (job.version = 1 or job.version <= (%(versions)s::smallint[])[array_position(%(tasks)s::text[], job.task)])
           and (%(queues)s::text[] is null or job.queue = any (%(queues)s::text[]))
+          -- what someone has limited is taken under its lock, see claim_flow, and what is paused not at all
+          and not exists (
+              select from {schema}.queues as queue
+              where queue.name in ('', job.queue)
+                and (
+                    queue.running_limit is not null
+                    or queue.rate_count is not null
+                    or queue.paused_at is not null and coalesce(queue.paused_until > (select {schema}.now()), true)
+                )
+          )
         order by job.priority desc, job.due_at, job.id
         limit 1
         for update skip locked

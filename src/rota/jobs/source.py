@@ -134,8 +134,9 @@ class JobSource:
         )
         if jobs:
             self._pause = 0.0
-            if jobs[0].losses:
-                self._gate.close(jobs[0])
+            # one at most, and first unless it was in a line
+            if suspect := next((job for job in jobs if job.losses), None):
+                self._gate.close(suspect)
         if len(jobs) < limit:
             if self._claimer.saw_all:
                 self._last_short_look = look

@@ -63,6 +63,7 @@ create table {schema}.lines (
 -- Lines that may be taken from, the one that has waited longest first: so lines take turns.
 create index lines_ready on {schema}.lines (queue, priority desc, ready_at, id) where ready_at is not null;
 create index lines_task on {schema}.lines (task);
+create index lines_over on {schema}.lines (not_before) where queue is null;
 
 alter table {schema}.jobs
     -- where it waits for its turn; null for a job that no limit of its task concerns
@@ -93,9 +94,10 @@ create function {schema}.line_of(task text, key text) returns uuid
 -- What a rate leaves. A period has forty slots, and what began is counted by slot, the present one last: in it and in the forty
 -- before it no more begin than the rate allows. So it is in any period, wherever that begins; at most one part in forty less.
 -- In short periods they are spread as well: of two bursts a period apart, what delays the one and not the other lets them meet.
+-- `over_at` is when all that began has left, and nothing is to be remembered any more.
 create function {schema}.rate_after(
     count integer, seconds float8, begun integer, inout spent integer[], inout slot bigint,
-    out room integer, out not_before timestamptz
+    out room integer, out not_before timestamptz, out over_at timestamptz
 )
     language plpgsql stable parallel safe
     set search_path = pg_catalog, pg_temp
@@ -103,12 +105,9 @@ as $rate_after$
 declare
     present bigint := floor(extract(epoch from {schema}.now()) * 40 / seconds);
 begin
-    if spent is null or present - slot > 40 then
+    -- one far ahead is that of another period: nobody has waited for the lock for an hour
+    if spent is null or present - slot > 40 or slot - present > 40 and (slot - present) * seconds / 40 > 3600 then
         spent := array_fill(0, array[41]);
-        slot := present;
-    elsif slot - present > 40 then
-        -- the period was shorter when they were counted: nobody knows when they began, so it is as if they did now
-        spent := array_fill(0, array[40]) || (select sum(each) from unnest(spent) as each)::integer;
         slot := present;
     elsif present > slot then  -- it may be behind, for one who has waited for the lock
         spent := spent[(present - slot + 1)::integer : 41] || array_fill(0, array[(present - slot)::integer]);
@@ -117,9 +116,14 @@ begin
     spent[41] := spent[41] + begun;
     room := count - (select sum(each) from unnest(spent) as each);
     if room <= 0 then
-        -- when the oldest leaves
+        -- when so many have left that there is room: mostly one, more if the rate was lowered
         not_before := to_timestamp((slot + (
-            select min(each.place) from unnest(spent) with ordinality as each(jobs, place) where each.jobs > 0
+            select min(leaves.place)
+            from (
+                select each.place, sum(each.jobs) over (order by each.place desc) - each.jobs as later
+                from unnest(spent) with ordinality as each(jobs, place)
+            ) as leaves
+            where leaves.later < count
         )) * seconds / 40);
     elsif seconds < 10 and ceil(count / 40.0) <= spent[41] then
         not_before := to_timestamp((slot + 1) * seconds / 40);
@@ -128,6 +132,9 @@ begin
         room := least(room, ceil(count / 40.0) - spent[41]);
     end if;
     room := greatest(room, 0);
+    over_at := to_timestamp((slot + (
+        select max(each.place) from unnest(spent) with ordinality as each(jobs, place) where each.jobs > 0
+    )) * seconds / 40);
 end
 $rate_after$;
 
@@ -139,44 +146,79 @@ create function {schema}.refresh_lines(which uuid[], served uuid[] default '{}')
 as $refresh_lines$
 declare
     clock timestamptz := {schema}.now();
+    empty boolean;
+    remembered boolean;
 begin
     perform from {schema}.lines as line where line.id = any (which) order by line.id for update;
-    update {schema}.lines as line
-    set queue = first.queue,
-        priority = first.priority,
-        version = first.version,
-        losses = first.losses,
-        ready_at = first.ready_at
-    from (
-        select
-            line.id, head.queue, head.priority, head.version, head.losses,
-            case when head.due_at is not null and coalesce(held.jobs < rule.running, true) then greatest(
-                case when line.id = any (served) then clock else least(coalesce(line.ready_at, clock), clock) end,
-                head.due_at, line.not_before
-            ) end as ready_at
-        from {schema}.lines as line
-        left join {schema}.limits as rule on rule.task = line.task
-        left join lateral (
-            select job.queue, job.priority, job.version, job.losses, job.due_at
-            from {schema}.jobs as job
-            where job.line = line.id and job.state = 'blocked' and job.place > 0
-            order by job.place
-            limit 1
-        ) as head on true
-        left join lateral (
-            select count(*) as jobs
-            from (
-                select from {schema}.jobs as job where job.line = line.id and job.state = 'running' limit rule.running
-            ) as running
-        ) as held on rule.running is not null and head.due_at is not null
-        where line.id = any (which)
-    ) as first
-    where line.id = first.id;
+    with written as (
+        update {schema}.lines as line
+        set queue = first.queue,
+            priority = first.priority,
+            version = first.version,
+            losses = first.losses,
+            ready_at = first.ready_at,
+            -- by what the task says now, and by the present: what it said before may be long over, or never be
+            spent = first.spent,
+            spent_slot = first.slot,
+            not_before = first.not_before
+        from (
+            select
+                line.id, head.queue, head.priority, head.version, head.losses, rate.spent, rate.slot,
+                -- of a line that nobody waits in, until when its rate remembers it
+                case when head.due_at is null then rate.over_at else rate.not_before end as not_before,
+                case when head.due_at is not null and coalesce(held.jobs < rule.running, true) then greatest(
+                    case when line.id = any (served) then clock else least(coalesce(line.ready_at, clock), clock) end,
+                    head.due_at, rate.not_before
+                ) end as ready_at
+            from {schema}.lines as line
+            left join {schema}.limits as rule on rule.task = line.task
+            left join lateral (
+                select job.queue, job.priority, job.version, job.losses, job.due_at
+                from {schema}.jobs as job
+                where job.line = line.id and job.state = 'blocked' and job.place > 0
+                order by job.place
+                limit 1
+            ) as head on true
+            left join lateral (
+                select count(*) as jobs
+                from (
+                    select from {schema}.jobs as job where job.line = line.id and job.state = 'running' limit rule.running
+                ) as running
+            ) as held on rule.running is not null and head.due_at is not null
+            left join lateral (
+                select rate.*
+                from {schema}.rate_after(rule.rate_count, rule.rate_seconds, 0, line.spent, line.spent_slot) as rate
+                where rule.rate_count is not null and line.spent is not null
+                offset 0  -- called for lines with a rate only
+            ) as rate on true
+            where line.id = any (which)
+        ) as first
+        where line.id = first.id
+        returning line.queue is null as empty, line.not_before > clock as remembered
+    )
+    select bool_or(written.empty), bool_or(written.empty and written.remembered) into empty, remembered from written;
+    if not empty then
+        return;
+    end if;
     delete from {schema}.lines as line
     where line.id = any (which)
       and line.queue is null
-      and (line.not_before is null or line.not_before < clock)
+      and (line.not_before is null or line.not_before <= clock)
       and not exists (select from {schema}.jobs as job where job.line = line.id and job.state = 'running');
+    -- A line that its rate remembers stays when nobody is in it. Whoever leaves one takes two away that are over by now.
+    if remembered then
+        delete from {schema}.lines as line
+        where line.id = any (array(
+            select old.id
+            from {schema}.lines as old
+            where old.queue is null
+              and old.not_before <= clock
+              and not exists (select from {schema}.jobs as job where job.line = old.id and job.state = 'running')
+            order by old.not_before
+            limit 2 * cardinality(which)
+            for update skip locked
+        ));
+    end if;
 end
 $refresh_lines$;
 
@@ -223,12 +265,27 @@ create function {schema}.lines_follow() returns trigger
     set search_path = pg_catalog, pg_temp
 as $lines_follow$
 declare
+    own bigint;
     touched uuid[];
     served uuid[] := '{}';
 begin
     select array_agg(distinct changed.line) into touched from changed where changed.line is not null;
     if touched is null then
         return null;
+    end if;
+    -- What this transaction has put comes into line when it commits. Those lines are locked with these, in one order, or a body
+    -- that ends with its transaction could wait in a circle with another.
+    own := -(pg_current_xact_id()::text::bigint);
+    if exists (select from {schema}.jobs as job where job.place = own) then
+        insert into {schema}.lines as line (id, task, key)
+        select distinct on (each.line) each.line, each.task, each.key
+        from (
+            select changed.line, changed.task, changed.key from changed where changed.line is not null
+            union all
+            select job.line, job.task, job.key from {schema}.jobs as job where job.place = own
+        ) as each
+        order by each.line
+        on conflict (id) do update set task = excluded.task;
     end if;
     if tg_op = 'UPDATE' then
         select array_agg(distinct job.line) into served
@@ -253,13 +310,16 @@ create function {schema}.jobs_arrive() returns trigger
     set search_path = pg_catalog, pg_temp
 as $jobs_arrive$
 declare
-    own bigint := -(pg_current_xact_id()::text::bigint);
+    arrived text := current_setting('rota.arrived', true);
+    ids bigint[];
 begin
-    if current_setting('rota.arrived', true) = own::text then
+    -- the setting ends with the transaction; one whose constraints are checked at once brings its jobs several times
+    if arrived <> '' and new.id <= arrived::bigint then
         return null;
     end if;
-    perform set_config('rota.arrived', own::text, true);
-    perform {schema}.place_jobs(array(select job.id from {schema}.jobs as job where job.place = own));
+    ids := array(select job.id from {schema}.jobs as job where job.place = new.place order by job.id);
+    perform set_config('rota.arrived', greatest(new.id, ids[cardinality(ids)])::text, true);
+    perform {schema}.place_jobs(ids);
     return null;
 end
 $jobs_arrive$;
@@ -291,7 +351,9 @@ begin
     end if;
     update {schema}.jobs as job
     set key = named.key,
-        line = {schema}.line_of(job.task, case when rule.by_key then named.key end)
+        line = {schema}.line_of(rule.task, case when rule.by_key then named.key end),
+        -- the limit that sent it here may be gone by now
+        state = case when rule.task is null then 'queued' else 'blocked' end
     from {schema}.jobs as stray
     left join {schema}.limits as rule on rule.task = stray.task
     cross join lateral (
@@ -300,7 +362,9 @@ begin
     where stray.id = any (ids)
       and stray.line is null
       and job.id = stray.id;
-    perform {schema}.place_jobs(ids);
+    perform {schema}.place_jobs(array(
+        select job.id from {schema}.jobs as job where job.id = any (ids) and job.line is not null
+    ));
     return cardinality(ids);
 end
 $join_lines$;
@@ -351,15 +415,20 @@ create function {schema}.next_in_lines(
             select
                 heads.id, heads.line, heads.suspect, heads.turn, heads.place,
                 bool_and(heads.fit and free.id is not null)
-                    over (partition by heads.line order by heads.place rows unbounded preceding) as may,
-                count(*) filter (where heads.suspect) over (order by heads.turn, heads.place rows unbounded preceding) as suspects
+                    over (partition by heads.line order by heads.place rows unbounded preceding) as may
             from heads
             left join free on free.id = heads.id
+        ), counted as (
+            select
+                next.id, next.line, next.suspect, next.turn, next.place,
+                count(*) filter (where next.suspect) over (order by next.turn, next.place rows unbounded preceding) as suspects
+            from next
+            where next.may
         )
-        select next.id, next.line, next.suspect
-        from next
-        where next.may and (not next.suspect or next.suspects = 1)
-        order by next.turn, next.place
+        select counted.id, counted.line, counted.suspect
+        from counted
+        where not counted.suspect or counted.suspects = 1
+        order by counted.turn, counted.place
         limit most;
     end;
 
@@ -380,8 +449,10 @@ declare
     room integer;
     rooms jsonb := '{}';
     chosen uuid[];
+    tried uuid[];
     ids bigint[];
     in_line uuid[];
+    suspect bigint;
     suspects integer := 0;
     taken integer;
 begin
@@ -399,16 +470,14 @@ begin
         for update
     loop
         room := most;
+        if gate.rate_count is not null then
+            -- not in the statement that locks: after a wait that has the row as it is now, but what was made of it before
+            select least(most, rate.room) into room
+            from {schema}.rate_after(gate.rate_count, gate.rate_seconds, 0, gate.spent, gate.spent_slot) as rate;
+        end if;
         if gate.running_limit is not null then
             room := least(room, gate.running_limit - (
                 select count(*) from {schema}.jobs as job where job.state = 'running' and gate.name in ('', job.queue)
-            ));
-        end if;
-        if gate.rate_count is not null then
-            -- not in the statement that locks: beside a row that has changed meanwhile it would keep what it made of the old one
-            room := least(room, (
-                select rate.room
-                from {schema}.rate_after(gate.rate_count, gate.rate_seconds, 0, gate.spent, gate.spent_slot) as rate
             ));
         end if;
         rooms := rooms || jsonb_build_object(gate.name, room);
@@ -418,23 +487,31 @@ begin
         room := least(most, (rooms ->> '')::integer, (rooms ->> queues[lane])::integer);
         continue when room <= 0;
         if of_lines[lane] then
-            chosen := array(
-                select line.id
-                from {schema}.lines as line
-                where line.queue = queues[lane]
-                  and line.priority = priorities[lane]
-                  and line.ready_at between after_due[lane] and clock
-                  and line.task = any (tasks)
-                  and (line.version = 1 or line.version <= versions[array_position(tasks, line.task)])
-                  and line.losses <= most_losses
-                order by line.ready_at, line.id
-                limit room
-                for update skip locked
-            );
-            continue when chosen = '{}';
-            select array_agg(next.id), array_agg(next.line), count(*) filter (where next.suspect)
-            into ids, in_line, suspects
-            from {schema}.next_in_lines(chosen, queues[lane], tasks, versions, room, most_losses) as next;
+            ids := null;
+            tried := '{}';
+            loop
+                chosen := array(
+                    select line.id
+                    from {schema}.lines as line
+                    where line.queue = queues[lane]
+                      and line.priority = priorities[lane]
+                      and line.ready_at between after_due[lane] and clock
+                      and line.task = any (tasks)
+                      and (line.version = 1 or line.version <= versions[array_position(tasks, line.task)])
+                      and line.losses <= most_losses
+                      and line.id <> all (tried)
+                    order by line.ready_at, line.id
+                    limit room
+                    for update skip locked
+                );
+                exit when chosen = '{}';
+                select array_agg(next.id), array_agg(next.line), count(*) filter (where next.suspect)
+                into ids, in_line, suspects
+                from {schema}.next_in_lines(chosen, queues[lane], tasks, versions, room, most_losses) as next;
+                -- someone has locked the first job of each: what keeps these lines waiting keeps no others
+                exit when ids is not null or cardinality(chosen) < room;
+                tried := tried || chosen;
+            end loop;
             continue when ids is null;
             if suspects > 0 then
                 most_losses := 0;
@@ -450,6 +527,24 @@ begin
               and rule.task = line.task
               and rule.rate_count is not null;
         else
+            suspect := null;
+            if most_losses > 0 then
+                -- as claim_suspect does, which leaves the queues that are limited to us
+                select job.id into suspect
+                from {schema}.jobs as job
+                where job.state = 'queued'
+                  and job.queue = queues[lane]
+                  and job.priority = priorities[lane]
+                  and job.due_at <= clock
+                  and job.task = any (tasks)
+                  and (job.version = 1 or job.version <= versions[array_position(tasks, job.task)])
+                  and job.losses > 0
+                  and job.losses <= most_losses
+                  and job.cancel_requested_at is null
+                order by job.due_at, job.id
+                limit 1
+                for update skip locked;
+            end if;
             ids := array(
                 select job.id
                 from {schema}.jobs as job
@@ -463,9 +558,13 @@ begin
                   and job.losses = 0
                   and job.cancel_requested_at is null
                 order by job.due_at, job.id
-                limit room
+                limit room - (suspect is not null)::integer
                 for update skip locked
             );
+            if suspect is not null then
+                ids := suspect || ids;
+                most_losses := 0;
+            end if;
         end if;
         return query
         update {schema}.jobs as job

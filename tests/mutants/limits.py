@@ -1,0 +1,263 @@
+"""Guards of lines, of limits and rates, and of what someone has said about a queue."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+FLOW = "postgres/migrations/0008_flow.sql"
+LINES = "tests/limits/test_lines.py"
+ISOLATION = "tests/limits/test_limits_isolation.py"
+MODEL = "tests/limits/test_limits_model.py"
+QUEUES = "tests/limits/test_limited_queues.py"
+RATES = "tests/limits/test_rates.py"
+
+MUTANTS = [
+    Mutant(
+        "lines taken from without their lock",
+        FLOW,
+        "                    limit room\n                    for update skip locked\n",
+        "                    limit room\n",
+        f"{ISOLATION}::test_a_claim_that_is_under_way_has_its_line_for_itself",
+    ),
+    Mutant(
+        "jobs taken from a line in no order",
+        FLOW,
+        "                order by job.place\n                limit greatest(0, least(",
+        "                order by job.place desc\n                limit greatest(0, least(",
+        f"{LINES}::test_jobs_of_a_key_begin_in_the_order_in_which_their_transactions_committed",
+    ),
+    Mutant(
+        "a line that tells of its last job",
+        FLOW,
+        "                order by job.place\n                limit 1\n",
+        "                order by job.place desc\n                limit 1\n",
+        MODEL,
+    ),
+    Mutant(
+        "limits of queues without the lock of the queue",
+        FLOW,
+        "        for update of queue\n    loop",
+        "    loop",
+        f"{ISOLATION}::test_two_claims_of_a_limited_queue_take_no_more_than_may_begin",
+    ),
+    Mutant(
+        "what a queue runs counted by the statement that locks it",
+        FLOW,
+        """        select queue.*
+        from {schema}.queues as queue
+        where queue.name = any (array[''] || queues)
+          and (queue.running_limit is not null or queue.rate_count is not null)
+        order by queue.name
+        for update of queue
+    loop
+""",
+        """        select queue.name, queue.rate_count, queue.rate_seconds, queue.spent, queue.spent_slot, queue.running_limit - (
+            select count(*) from {schema}.jobs as job where job.state = 'running' and queue.name in ('', job.queue)
+        ) as running_limit
+        from {schema}.queues as queue
+        where queue.name = any (array[''] || queues)
+          and (queue.running_limit is not null or queue.rate_count is not null)
+        order by queue.name
+        for update of queue
+    loop
+        rooms := rooms || jsonb_build_object(gate.name, least(most, gate.running_limit));
+        continue when gate.rate_count is null;
+""",
+        f"{ISOLATION}::test_two_claims_of_a_limited_queue_take_no_more_than_may_begin",
+    ),
+    Mutant(
+        "the rate of a queue reckoned by the statement that locks it",
+        FLOW,
+        """        select queue.*
+        from {schema}.queues as queue
+        where queue.name = any (array[''] || queues)
+          and (queue.running_limit is not null or queue.rate_count is not null)
+        order by queue.name
+        for update of queue
+    loop
+""",
+        """        select queue.name, queue.running_limit, queue.rate_count, rate.room
+        from {schema}.queues as queue
+        left join lateral {schema}.rate_after(queue.rate_count, queue.rate_seconds, 0, queue.spent, queue.spent_slot) as rate
+          on queue.rate_count is not null
+        where queue.name = any (array[''] || queues)
+          and (queue.running_limit is not null or queue.rate_count is not null)
+        order by queue.name
+        for update of queue
+    loop
+        rooms := rooms || jsonb_build_object(gate.name, least(most, gate.room));
+        continue when gate.rate_count is not null;
+""",
+        f"{ISOLATION}::test_two_claims_of_a_limited_queue_take_no_more_than_may_begin",
+    ),
+    Mutant(
+        "lines that take no turns",
+        FLOW,
+        "    perform {schema}.refresh_lines(touched, coalesce(served, '{}'));",
+        "    perform {schema}.refresh_lines(touched);",
+        f"{ISOLATION}::test_a_line_that_was_served_is_behind_the_others",
+    ),
+    Mutant(
+        "places given at the insert",
+        FLOW,
+        "    deferrable initially deferred\n",
+        "    deferrable initially immediate\n",
+        f"{ISOLATION}::test_jobs_are_in_line_in_the_order_of_the_commits",
+    ),
+    Mutant(
+        "a locked job that is passed by",
+        FLOW,
+        "                bool_and(heads.fit and free.id is not null)\n"
+        "                    over (partition by heads.line order by heads.place rows unbounded preceding) as may",
+        "                free.id is not null and bool_and(heads.fit)\n"
+        "                    over (partition by heads.line order by heads.place rows unbounded preceding) as may",
+        f"{ISOLATION}::test_what_is_behind_a_locked_job_waits_with_it_and_other_lines_do_not",
+    ),
+    Mutant(
+        "a locked job that holds up other lines",
+        FLOW,
+        "                exit when ids is not null or cardinality(chosen) < room;\n",
+        "                exit;\n",
+        f"{ISOLATION}::test_what_is_behind_a_locked_job_waits_with_it_and_other_lines_do_not",
+    ),
+    Mutant(
+        "lines written down without their lock",
+        FLOW,
+        "    perform from {schema}.lines as line where line.id = any (which) order by line.id for update;\n",
+        "",
+        ISOLATION,
+    ),
+    Mutant(
+        "retries that never hold the line",
+        "jobs/settle.py",
+        "                  or taken.kind = 'retried' and (select rule.hold from {schema}.limits as rule where rule.task = job.task)\n",
+        "",
+        f"{LINES}::test_a_retry_holds_the_line_where_that_is_asked_for",
+    ),
+    Mutant(
+        "a lost job that goes to the end of its line",
+        "jobs/settle.py",
+        "when taken.kind in ('handed_back', 'lost')\n",
+        "when taken.kind = 'handed_back'\n",
+        f"{LINES}::test_the_slot_of_a_holder_that_died_is_free_when_its_member_has_ended",
+    ),
+    Mutant(
+        "a job handed back to the end of its line",
+        "jobs/settle.py",
+        "when taken.kind in ('handed_back', 'lost')\n",
+        "when taken.kind = 'lost'\n",
+        f"{LINES}::test_what_is_handed_back_is_first_again",
+    ),
+    Mutant(
+        "a rate that forgets a slot too early",
+        FLOW,
+        "if spent is null or present - slot > 40 or",
+        "if spent is null or present - slot > 39 or",
+        f"{RATES}::test_what_began_counts_for_the_whole_period_and_a_slot_at_most_beyond",
+    ),
+    Mutant(
+        "slots of a rate that move one too far",
+        FLOW,
+        "spent := spent[(present - slot + 1)::integer : 41] || array_fill(0, array[(present - slot)::integer]);",
+        "spent := spent[(present - slot + 2)::integer : 41] || array_fill(0, array[(present - slot + 1)::integer]);",
+        f"{RATES}::test_what_began_counts_for_the_whole_period_and_a_slot_at_most_beyond",
+    ),
+    Mutant(
+        "a rate of another period that is never over",
+        FLOW,
+        " or slot - present > 40 and (slot - present) * seconds / 40 > 3600 then",
+        " then",
+        f"{RATES}::test_a_rate_of_another_period_begins_to_count_anew",
+    ),
+    Mutant(
+        "a lowered rate that has room too early",
+        FLOW,
+        "            where leaves.later < count\n",
+        "            where leaves.later < (select sum(each) from unnest(spent) as each)\n",
+        f"{RATES}::test_a_rate_that_was_lowered_has_room_when_enough_has_left",
+    ),
+    Mutant(
+        "a rate that forgets when its line is empty",
+        FLOW,
+        "      and (line.not_before is null or line.not_before <= clock)\n",
+        "",
+        f"{RATES}::test_what_began_counts_though_the_line_was_empty_since",
+    ),
+    Mutant(
+        "lines that nobody takes away",
+        FLOW,
+        "            limit 2 * cardinality(which)\n",
+        "            limit 0\n",
+        f"{RATES}::test_lines_that_a_rate_no_longer_remembers_are_taken_away",
+    ),
+    Mutant(
+        "a raised rate that is not believed",
+        FLOW,
+        "                head.due_at, rate.not_before\n",
+        "                head.due_at, line.not_before\n",
+        f"{RATES}::test_a_rate_that_is_raised_counts_at_once",
+    ),
+    Mutant(
+        "jobs put after constraints were checked that never come into line",
+        FLOW,
+        "    if arrived <> '' and new.id <= arrived::bigint then",
+        "    if arrived <> '' then",
+        f"{ISOLATION}::test_jobs_that_are_put_after_constraints_were_checked_come_into_line_as_well",
+    ),
+    Mutant(
+        "bodies that wait for each other's lines in a circle",
+        FLOW,
+        "    if exists (select from {schema}.jobs as job where job.place = own) then",
+        "    if false then",
+        f"{ISOLATION}::test_bodies_that_end_with_their_transaction_and_enqueue_for_each_other_never_wait_in_a_circle",
+    ),
+    Mutant(
+        "a stray in the line of a limit that is gone",
+        FLOW,
+        "        line = {schema}.line_of(rule.task, case when rule.by_key then named.key end),\n",
+        "        line = {schema}.line_of(job.task, case when rule.by_key then named.key end),\n",
+        f"{ISOLATION}::test_a_job_that_was_sent_to_a_line_of_a_limit_that_is_gone_is_an_ordinary_one_again",
+    ),
+    Mutant(
+        "a stray taken from a plain lane",
+        "jobs/claimer.py",
+        "lanes=lanes, tasks=self._tasks, limited=self._limited, limit=wanted,",
+        "lanes=lanes, tasks=self._tasks, limited=(), limit=wanted,",
+        f"{LINES}::test_a_job_whose_caller_knows_nothing_of_the_limit_is_under_it_all_the_same",
+    ),
+    Mutant(
+        "a stray taken from a lane of a limited queue",
+        FLOW,
+        "          and (of_lines[lane] or job.task <> all (limited))\n",
+        "",
+        f"{QUEUES}::test_a_job_that_came_to_a_limited_queue_unaware_of_the_limit_of_its_task_is_under_both",
+    ),
+    Mutant(
+        "suspects beyond the limit of their queue",
+        "jobs/claim.py",
+        "                    queue.running_limit is not null\n",
+        "                    false\n",
+        f"{QUEUES}::test_suspects_count_for_the_limit_of_their_queue",
+    ),
+    Mutant(
+        "suspects of a paused queue",
+        "jobs/claim.py",
+        "                    or queue.paused_at is not null and coalesce(queue.paused_until > (select {schema}.now()), true)\n",
+        "",
+        f"{QUEUES}::test_suspects_of_a_paused_queue_wait_with_the_others",
+    ),
+    Mutant(
+        "suspects of a limited queue that nobody takes",
+        FLOW,
+        "            if most_losses > 0 then\n                -- as claim_suspect does",
+        "            if false then\n                -- as claim_suspect does",
+        f"{QUEUES}::test_suspects_count_for_the_limit_of_their_queue",
+    ),
+    Mutant(
+        "a suspect from a line that leaves the gate open",
+        "jobs/source.py",
+        "if suspect := next((job for job in jobs if job.losses), None):",
+        "if (suspect := jobs[0]).losses:",
+        f"{QUEUES}::test_a_suspect_from_a_line_keeps_others_out_whatever_was_claimed_with_it",
+    ),
+]
