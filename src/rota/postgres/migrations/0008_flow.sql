@@ -467,7 +467,7 @@ begin
         where queue.name = any (array[''] || queues)
           and (queue.running_limit is not null or queue.rate_count is not null)
         order by queue.name
-        for update
+        for update of queue
     loop
         room := most;
         if gate.rate_count is not null then
