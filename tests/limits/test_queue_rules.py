@@ -11,9 +11,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.jobs.statements import ask
 from tests.limits.test_lines import Stage, working
 
 from rota import Limit
+from rota.jobs.limit import forget_lines
 from rota.testing import TestRota, until
 
 
@@ -262,3 +264,22 @@ async def test_idle_workers_ask_rarely_whatever_waits_in_a_full_line(
     assert before is not None
     assert after is not None
     assert (after[0] - before[0]) / passed < 30
+
+
+async def test_a_rate_is_remembered_while_nobody_waits_and_forgotten_when_its_period_is_over(
+    rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    @rota_app.task(limit=Limit(rate="5/1h"))
+    async def work(n: int) -> None: ...
+
+    await rota_app.enqueue_many([work.bind(n) for n in range(3)])
+    assert await rota_app.drain() == 3
+    await rota_app.enqueue_many([work.bind(n) for n in range(5)])
+    assert await rota_app.drain() == 2
+    rota_app.advance("2h")
+    assert await rota_app.drain() == 3
+    rota_app.advance("2h")
+
+    for _ in range(40):  # each begins anywhere
+        ask(db, forget_lines())
+    assert db.execute("select count(*) from rota.lines").fetchone() == (0,)

@@ -188,7 +188,7 @@ def claim_flow(
 JOIN_LINES = statement("join_lines", "select {schema}.join_lines(%(most)s)")
 
 
-def join_lines(most: int = 1000) -> Query[int]:
+def join_lines(most: int) -> Query[int]:
     """Put those into line that are due by now, or have been sent there; returns how many."""
     return JOIN_LINES.query({"most": most}, read=scalar)
 
@@ -223,6 +223,17 @@ CLAIM_SUSPECT = statement(
           and job.task = any (%(tasks)s::text[])
           and (job.version = 1 or job.version <= (%(versions)s::smallint[])[array_position(%(tasks)s::text[], job.task)])
           and (%(queues)s::text[] is null or job.queue = any (%(queues)s::text[]))
+          -- of a queue that is paused nothing is taken, and what is limited is taken under its lock
+          and not exists (
+              select
+              from {schema}.queues as rule
+              where rule.name in ('', job.queue)
+                and (
+                    rule.running_limit is not null
+                    or rule.rate_count is not null
+                    or rule.paused_at is not null and coalesce(rule.paused_until > (select {schema}.now()), true)
+                )
+          )
         order by job.priority desc, job.due_at, job.id
         limit 1
         for update skip locked

@@ -6,6 +6,7 @@ worker that starts, as jobs may come from callers who do not know: plain SQL, or
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -17,9 +18,9 @@ from rota.jobs.by import By, Key
 from rota.jobs.enqueue import digest
 from rota.jobs.job import NewJob
 from rota.jobs.rate import Rate, read_rate
-from rota.postgres.query import Steps, nothing, scalar, statement
+from rota.postgres.query import Query, Steps, nothing, scalar, statement
 
-__all__ = ["Limit", "declare_limits", "read_limit"]
+__all__ = ["Limit", "declare_limits", "forget_lines", "read_limit"]
 
 Retries = Literal["step_aside", "hold_line"]
 LONGEST_KEY = 500
@@ -148,6 +149,21 @@ LINES = statement(
 )
 
 REFRESH = statement("refresh_lines", "select {schema}.refresh_lines(%(lines)s::uuid[])")
+
+# From anywhere among them: those that are still in use must not keep the others from their turn.
+FORGET = statement(
+    "forget_lines",
+    """
+    select {schema}.refresh_lines(array(
+        select line.id from {schema}.lines as line where line.queue is null and line.id > %(after)s order by line.id limit 1000
+    ))
+    """,
+)
+
+
+def forget_lines() -> Query[None]:
+    """Remove lines that were kept for their rate only, and whose period is over."""
+    return FORGET.query({"after": UUID(int=secrets.randbits(128))}, read=nothing)
 
 
 def declare_limits(limits: Mapping[str, Limit | None]) -> Steps[None]:

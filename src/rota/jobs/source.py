@@ -132,8 +132,8 @@ class JobSource:
         )
         if jobs:
             self._pause = 0.0
-            if jobs[0].losses:
-                self._gate.close(jobs[0])
+            for suspect in (job for job in jobs if job.losses):
+                self._gate.close(suspect)
         if len(jobs) < limit:
             if self._claimer.saw_all:
                 self._last_short_look = look

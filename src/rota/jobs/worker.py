@@ -21,6 +21,7 @@ from rota.jobs.claimer import Claimer
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.execute import Executor
+from rota.jobs.limit import forget_lines
 from rota.jobs.outcome import Lost, Outcome
 from rota.jobs.rescue import rescue
 from rota.jobs.retention import Upkeep, upkeep
@@ -378,7 +379,9 @@ class Worker:
         # a connection of its own, for a moment: neither claims nor the user's callers wait behind it
         session = Session(self._database.connector("upkeep"), self._database.schema)
         try:
-            return await session.run(upkeep(key))
+            done = await session.run(upkeep(key))
+            await session.run(forget_lines())
+            return done
         except DatabaseUnavailable:
             raise
         except RotaError as error:
