@@ -178,9 +178,10 @@ class Reading:
 
 
 class Session:
-    """A session in which statements are run, undone, and what they read is told."""
+    """A session in which statements are run, undone, and what they read of these tables is told."""
 
-    def __init__(self, dsn: str, settings: Mapping[str, str]) -> None:
+    def __init__(self, dsn: str, settings: Mapping[str, str], tables: tuple[str, ...] = ("jobs", "history")) -> None:
+        self._tables = tables
         self._plans: list[dict[str, Any]] = []
         self.db = psycopg.connect(dsn, autocommit=True, prepare_threshold=0)
         self.db.execute("load 'auto_explain'")
@@ -201,7 +202,7 @@ class Session:
             name = node.get("Relation Name", "")
             rows += node.get("Rows Removed by Join Filter", 0) * node["Actual Loops"]
             index = node.get("Index Name", "")  # the part of a bitmap scan that reads the index names no table
-            if "Scan" in node["Node Type"] and (name or index).startswith(("jobs", "history")) and node["Actual Loops"]:
+            if "Scan" in node["Node Type"] and (name or index).startswith(self._tables) and node["Actual Loops"]:
                 removed = sum(node.get(f"Rows Removed by {why}", 0) for why in ("Filter", "Index Recheck"))
                 ways |= {way(node)} - {""}
                 rows += (node["Actual Rows"] + removed) * node["Actual Loops"]

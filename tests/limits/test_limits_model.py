@@ -305,7 +305,8 @@ class Lines(RuleBasedStateMachine):
                 (spent, spent_slot, not_before) = (
                     select rate.spent, rate.slot, rate.not_before
                     from rota.rate_after(
-                        excluded.rate_count, excluded.rate_seconds, 0, case when %s then queues.spent end, queues.spent_slot
+                        excluded.rate_count, excluded.rate_seconds, 0, rota.now(),
+                        case when %s then queues.spent end, queues.spent_slot
                     ) as rate
                     where excluded.rate_count is not null
                 )
@@ -365,15 +366,16 @@ class Lines(RuleBasedStateMachine):
         ).fetchall()
         lines = {line: rest for line, *rest in found}
         in_use = {row.line for row in self.live() if row.where in ("line", "running")} - {None}
+        # where any number may run, a line that nobody waits in may be gone
+        assert {row.line for row in self.live() if row.where == "line"} - {None} <= lines.keys()
         # what is left of a line that nobody is in is what its rate remembers
-        assert in_use <= lines.keys()
         for line in lines.keys() - in_use:
             task, queue, *_, ready_at, not_before = lines[line]
             assert (queue, ready_at) == (None, None)
             assert not_before is not None
             assert self.limits[task] is not None
             assert not_before <= self.now or self.within(line, 41 / 40 * (period(self.limits[task]) or 0))
-        for line in in_use:
+        for line in in_use & lines.keys():
             _, queue, priority, losses, ready_at, _ = lines[line]
             waiting = self.waiting(line)
             if not waiting:

@@ -386,3 +386,20 @@ async def test_a_line_that_a_poison_job_heads_goes_on_when_that_is_buried(
     await rota_app.drain()
 
     assert ran == [1, 2]
+
+
+async def test_what_is_handed_back_finds_its_line_though_nobody_waited_in_it(rota_app: TestRota) -> None:
+    stage = Stage()
+    stage.hold()
+
+    @rota_app.task(limit=Limit(by="tenant"))
+    async def serve(tenant: str) -> None:
+        await stage.play(tenant)
+
+    await serve.enqueue("a")
+    async with working(rota_app):
+        await until(lambda: stage.began == ["a"], what="it runs")
+    stage.let_go()
+    await rota_app.drain()
+
+    assert stage.began == ["a", "a"]

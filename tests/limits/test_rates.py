@@ -96,7 +96,7 @@ def test_what_began_counts_for_the_whole_period_and_a_slot_at_most_beyond(db: ps
         )
         return db.execute(
             "select rate.room, extract(epoch from rate.not_before)::float8 from "
-            "rota.rate_after(1, 40, 0, (select array_fill(0, array[40]) || 1), 1800000000) as rate"
+            "rota.rate_after(1, 40, 0, rota.now(), (select array_fill(0, array[40]) || 1), 1800000000) as rate"
         ).fetchone()
 
     assert room(0) == (0, 1_800_000_041.0)
@@ -112,7 +112,7 @@ def test_a_rate_that_was_lowered_has_room_when_enough_has_left(db: psycopg.Conne
     rows = [
         db.execute(
             "select extract(epoch from rate.not_before)::float8 - 1800000040, extract(epoch from rate.over_at)::float8 - 1800000040 "
-            f"from rota.rate_after(%s, 40, 0, (select {spent}), 1800000040) as rate",
+            f"from rota.rate_after(%s, 40, 0, rota.now(), (select {spent}), 1800000040) as rate",
             [count],
         ).fetchone()
         for count in (4, 2, 1)

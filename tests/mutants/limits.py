@@ -22,8 +22,8 @@ MUTANTS = [
     Mutant(
         "jobs taken from a line in no order",
         FLOW,
-        "                order by job.place\n                limit greatest(0, least(",
-        "                order by job.place desc\n                limit greatest(0, least(",
+        "            order by job.place\n            limit greatest(0, least(",
+        "            order by job.place desc\n            limit greatest(0, least(",
         f"{LINES}::test_jobs_of_a_key_begin_in_the_order_in_which_their_transactions_committed",
     ),
     Mutant(
@@ -107,10 +107,10 @@ MUTANTS = [
     Mutant(
         "a locked job that is passed by",
         FLOW,
-        "                bool_and(heads.fit and free.id is not null)\n"
-        "                    over (partition by heads.line order by heads.place rows unbounded preceding) as may",
-        "                free.id is not null and bool_and(heads.fit)\n"
-        "                    over (partition by heads.line order by heads.place rows unbounded preceding) as may",
+        "            bool_and(heads.fit and free.id is not null)\n"
+        "                over (partition by heads.line order by heads.place rows unbounded preceding) as may",
+        "            free.id is not null and bool_and(heads.fit)\n"
+        "                over (partition by heads.line order by heads.place rows unbounded preceding) as may",
         f"{ISOLATION}::test_what_is_behind_a_locked_job_waits_with_it_and_other_lines_do_not",
     ),
     Mutant(

@@ -189,7 +189,7 @@ def claim_flow(
 JOIN_LINES = statement("join_lines", "select {schema}.join_lines(%(most)s)")
 
 
-def join_lines(most: int = 1000) -> Query[int]:
+def join_lines(most: int = 200) -> Query[int]:
     """Put those into line that are due by now, or have been sent there; returns how many."""
     return JOIN_LINES.query({"most": most}, read=scalar)
 

@@ -43,6 +43,8 @@ _SHARE = 0.1
 # How far before the present a lane is looked at when the start is too far: as late as a commit may be and still be seen.
 _LATE = timedelta(seconds=2)
 _MOST_KNOWN = 200
+# So that a claim is no longer one when very many become due at once.
+_JOIN_AT_ONCE = 200
 
 
 class Claimer:
@@ -208,11 +210,15 @@ class Claimer:
 
     async def _look(self) -> None:
         look = await self._look_once()
-        while look.joins_in is not None and look.joins_in <= 0:
-            joined = await self._session.run(join_lines())
-            if not joined:
-                break
-            look = await self._look_once()
+        if look.joins_in is None or look.joins_in > 0:
+            return
+        joined = await self._session.run(join_lines(_JOIN_AT_ONCE))
+        if joined:
+            await self._look_once()
+        if joined == _JOIN_AT_ONCE:
+            # others may be due as well, but a claim that put them all into line would be a long one
+            self.saw_all = False
+            self._due_at = 0.0
 
     async def _look_once(self) -> Look:
         # nothing is known until the answer is here, but what is expected meanwhile: that the answer may not tell

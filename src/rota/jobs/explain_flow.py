@@ -105,7 +105,9 @@ FLOW = statement(
     left join {schema}.jobs as job on job.id = %(id)s
     left join {schema}.limits as rule on rule.task = job.task
     left join {schema}.lines as line on line.id = job.line
-    left join lateral {schema}.rate_after(rule.rate_count, rule.rate_seconds, 0, line.spent, line.spent_slot) as line_rate
+    left join lateral {schema}.rate_after(
+        rule.rate_count, rule.rate_seconds, 0, {schema}.now(), line.spent, line.spent_slot
+    ) as line_rate
       on rule.rate_count is not null
     left join lateral (
         select waiting.id, waiting.due_at
@@ -122,7 +124,9 @@ FLOW = statement(
         select queue.paused_at as at, queue.paused_until as until, queue.paused_by as by, queue.pause_reason as reason
         where queue.paused_until is null or queue.paused_until > {schema}.now()
     ) as pause on true
-    left join lateral {schema}.rate_after(queue.rate_count, queue.rate_seconds, 0, queue.spent, queue.spent_slot) as rate
+    left join lateral {schema}.rate_after(
+        queue.rate_count, queue.rate_seconds, 0, {schema}.now(), queue.spent, queue.spent_slot
+    ) as rate
       on queue.rate_count is not null
     left join lateral (
         select count(*) as jobs

@@ -152,10 +152,12 @@ LIMIT = statement(
                 wanted.count, wanted.seconds,
                 case when slots.same then 0 else (
                     select coalesce(sum(each), 0)::integer
-                    from {schema}.rate_after(queue.rate_count, queue.rate_seconds, 0, queue.spent, queue.spent_slot) as old,
+                    from {schema}.rate_after(
+                            queue.rate_count, queue.rate_seconds, 0, {schema}.now(), queue.spent, queue.spent_slot
+                         ) as old,
                          unnest(old.spent) as each
                 ) end,
-                case when slots.same then queue.spent end, queue.spent_slot
+                {schema}.now(), case when slots.same then queue.spent end, queue.spent_slot
             ) as rate
               on wanted.count is not null
         ),

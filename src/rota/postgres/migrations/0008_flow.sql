@@ -62,7 +62,6 @@ create table {schema}.lines (
 
 -- Lines that may be taken from, the one that has waited longest first: so lines take turns.
 create index lines_ready on {schema}.lines (queue, priority desc, ready_at, id) where ready_at is not null;
-create index lines_task on {schema}.lines (task);
 create index lines_over on {schema}.lines (not_before) where queue is null;
 
 alter table {schema}.jobs
@@ -96,20 +95,20 @@ create function {schema}.line_of(task text, key text) returns uuid
 -- In short periods they are spread as well: of two bursts a period apart, what delays the one and not the other lets them meet.
 -- `over_at` is when all that began has left, and nothing is to be remembered any more.
 create function {schema}.rate_after(
-    count integer, seconds float8, begun integer, inout spent integer[], inout slot bigint,
+    count integer, seconds float8, begun integer, clock timestamptz, inout spent integer[], inout slot bigint,
     out room integer, out not_before timestamptz, out over_at timestamptz
 )
-    language plpgsql stable parallel safe
+    language plpgsql immutable parallel safe
     set search_path = pg_catalog, pg_temp
 as $rate_after$
 declare
-    present bigint := floor(extract(epoch from {schema}.now()) * 40 / seconds);
+    present bigint := floor(extract(epoch from clock) * 40 / seconds);
 begin
     -- one far ahead is that of another period: nobody has waited for the lock for an hour
     if spent is null or present - slot > 40 or slot - present > 40 and (slot - present) * seconds / 40 > 3600 then
         spent := array_fill(0, array[41]);
         slot := present;
-    elsif present > slot then  -- it may be behind, for one who has waited for the lock
+    elsif present > slot then  -- it may be behind, by the clock of a server that was set back
         spent := spent[(present - slot + 1)::integer : 41] || array_fill(0, array[(present - slot)::integer]);
         slot := present;
     end if;
@@ -187,7 +186,7 @@ begin
             ) as held on rule.running is not null and head.due_at is not null
             left join lateral (
                 select rate.*
-                from {schema}.rate_after(rule.rate_count, rule.rate_seconds, 0, line.spent, line.spent_slot) as rate
+                from {schema}.rate_after(rule.rate_count, rule.rate_seconds, 0, clock, line.spent, line.spent_slot) as rate
                 where rule.rate_count is not null and line.spent is not null
                 offset 0  -- called for lines with a rate only
             ) as rate on true
@@ -204,7 +203,14 @@ begin
     where line.id = any (which)
       and line.queue is null
       and (line.not_before is null or line.not_before <= clock)
-      and not exists (select from {schema}.jobs as job where job.line = line.id and job.state = 'running');
+      -- where any number may run, nobody asks how many do
+      and not exists (
+          select
+          from {schema}.limits as rule
+          where rule.task = line.task
+            and rule.running is not null
+            and exists (select from {schema}.jobs as job where job.line = line.id and job.state = 'running')
+      );
     -- A line that its rate remembers stays when nobody is in it. Whoever leaves one takes two away that are over by now.
     if remembered then
         delete from {schema}.lines as line
@@ -267,9 +273,28 @@ as $lines_follow$
 declare
     own bigint;
     touched uuid[];
-    served uuid[] := '{}';
+    served uuid[];
 begin
-    select array_agg(distinct changed.line) into touched from changed where changed.line is not null;
+    if tg_op = 'DELETE' then
+        select array_agg(distinct changed.line) into touched
+        from changed
+        left join {schema}.limits as rule on rule.task = changed.task
+        where changed.line is not null
+          -- one that ends frees nothing where any number may run; and so many who settle do not wait for one line
+          and (changed.state <> 'running' or rule.running is not null);
+    else
+        select
+            array_agg(distinct changed.line),
+            array_agg(distinct changed.line) filter (where changed.state = 'blocked' and present.state = 'running')
+        into touched, served
+        from changed
+        cross join lateral (
+            select job.state from {schema}.jobs as job where job.id = changed.id limit 1
+        ) as present
+        where changed.line is not null
+          -- what one that runs tells of itself is none of its line's business
+          and (changed.state <> 'running' or present.state <> 'running');
+    end if;
     if touched is null then
         return null;
     end if;
@@ -280,7 +305,7 @@ begin
         insert into {schema}.lines as line (id, task, key)
         select distinct on (each.line) each.line, each.task, each.key
         from (
-            select changed.line, changed.task, changed.key from changed where changed.line is not null
+            select changed.line, changed.task, changed.key from changed where changed.line = any (touched)
             union all
             select job.line, job.task, job.key from {schema}.jobs as job where job.place = own
         ) as each
@@ -288,10 +313,14 @@ begin
         on conflict (id) do update set task = excluded.task;
     end if;
     if tg_op = 'UPDATE' then
-        select array_agg(distinct job.line) into served
+        -- those that come back find their line, which is gone where any number may run and nobody waited
+        insert into {schema}.lines as line (id, task, key)
+        select distinct on (changed.line) changed.line, changed.task, changed.key
         from changed
-        join {schema}.jobs as job on job.id = changed.id
-        where changed.state = 'blocked' and job.state = 'running' and job.line is not null;
+        where changed.line = any (touched)
+          and changed.state = 'running'
+        order by changed.line
+        on conflict (id) do nothing;
     end if;
     perform {schema}.refresh_lines(touched, coalesce(served, '{}'));
     return null;
@@ -373,64 +402,76 @@ $join_lines$;
 -- A job that someone has locked, or that this process may not take, is not passed by: what is behind it waits with it. What went
 -- down with a process before is taken alone, one such job in all, and only as often as told.
 create function {schema}.next_in_lines(
-    which uuid[], from_queue text, tasks text[], versions smallint[], most integer, most_losses integer
+    which uuid[], from_queue text, tasks text[], versions smallint[], most integer, most_losses integer, clock timestamptz
 )
-    returns table (id bigint, line uuid, suspect boolean)
-    language sql volatile
+    returns table (id bigint, line uuid, suspect boolean, rated boolean)
+    language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    begin atomic
-        with heads as materialized (
-            select
-                job.id, job.line, job.place, job.losses > 0 as suspect,
-                row_number() over turns as turn,
-                job.queue = from_queue
-                    and job.due_at <= {schema}.now()
-                    and job.cancel_requested_at is null
-                    and job.losses <= most_losses
-                    and (job.version = 1 or job.version <= versions[array_position(tasks, job.task)])
-                    and (not bool_or(job.losses > 0) over turns or row_number() over turns = 1) as fit
-            from {schema}.lines as waiting
-            left join {schema}.limits as rule on rule.task = waiting.task
-            cross join lateral (
-                select job.id, job.line, job.place, job.queue, job.task, job.version, job.losses, job.due_at, job.cancel_requested_at
-                from {schema}.jobs as job
-                where job.line = waiting.id and job.state = 'blocked' and job.place > 0
-                order by job.place
-                limit greatest(0, least(
-                    ceil(most / cardinality(which)::float8)::integer,
-                    rule.running - (
-                        select count(*) from {schema}.jobs as running where running.line = waiting.id and running.state = 'running'
-                    ),
-                    case when rule.rate_count is not null then (
-                        select rate.room
-                        from {schema}.rate_after(rule.rate_count, rule.rate_seconds, 0, waiting.spent, waiting.spent_slot) as rate
-                    ) end
-                ))
-            ) as job
-            where waiting.id = any (which)
-            window turns as (partition by job.line order by job.place rows unbounded preceding)
-        ), free as materialized (
-            select job.id from {schema}.jobs as job where job.id = any (array(select heads.id from heads)) for update skip locked
-        ), next as (
-            select
-                heads.id, heads.line, heads.suspect, heads.turn, heads.place,
-                bool_and(heads.fit and free.id is not null)
-                    over (partition by heads.line order by heads.place rows unbounded preceding) as may
-            from heads
-            left join free on free.id = heads.id
-        ), counted as (
-            select
-                next.id, next.line, next.suspect, next.turn, next.place,
-                count(*) filter (where next.suspect) over (order by next.turn, next.place rows unbounded preceding) as suspects
-            from next
-            where next.may
-        )
-        select counted.id, counted.line, counted.suspect
-        from counted
-        where not counted.suspect or counted.suspects = 1
-        order by counted.turn, counted.place
-        limit most;
-    end;
+as $next_in_lines$
+#variable_conflict use_column
+begin
+    return query
+    with heads as materialized (
+        select
+            job.id, job.line, job.place, job.losses > 0 as suspect, rule.rate_count is not null as rated,
+            row_number() over turns as turn,
+            job.queue = from_queue
+                and job.due_at <= clock
+                and job.cancel_requested_at is null
+                and job.losses <= most_losses
+                and (job.version = 1 or job.version <= versions[array_position(tasks, job.task)])
+                and (not bool_or(job.losses > 0) over turns or row_number() over turns = 1) as fit
+        from {schema}.lines as waiting
+        left join {schema}.limits as rule on rule.task = waiting.task
+        cross join lateral (
+            select job.id, job.line, job.place, job.queue, job.task, job.version, job.losses, job.due_at, job.cancel_requested_at
+            from {schema}.jobs as job
+            where job.line = waiting.id and job.state = 'blocked' and job.place > 0
+            order by job.place
+            limit greatest(0, least(
+                ceil(most / cardinality(which)::float8)::integer,
+                -- none of these is asked for what has no such limit
+                case when rule.running is not null then rule.running - (
+                    select count(*)
+                    from (
+                        select
+                        from {schema}.jobs as running
+                        where running.line = waiting.id and running.state = 'running'
+                        limit rule.running
+                    ) as held
+                ) end,
+                case when rule.rate_count is not null then (
+                    select rate.room
+                    from {schema}.rate_after(rule.rate_count, rule.rate_seconds, 0, clock, waiting.spent, waiting.spent_slot) as rate
+                ) end
+            ))
+        ) as job
+        where waiting.id = any (which)
+        window turns as (partition by job.line order by job.place rows unbounded preceding)
+    ), next as (
+        select
+            heads.id, heads.line, heads.suspect, heads.rated, heads.turn, heads.place,
+            bool_and(heads.fit and free.id is not null)
+                over (partition by heads.line order by heads.place rows unbounded preceding) as may
+        from heads
+        -- one by one: as a join of two lists it would compare each with each
+        left join lateral (
+            select job.id from {schema}.jobs as job where job.id = heads.id for update skip locked
+        ) as free on true
+    ), counted as (
+        select
+            next.id, next.line, next.suspect, next.rated, next.turn, next.place,
+            count(*) filter (where next.suspect) over (order by next.turn, next.place rows unbounded preceding) as suspects
+        from next
+        where next.may
+    )
+    select counted.id, counted.line, counted.suspect, counted.rated
+    from counted
+    where not counted.suspect or counted.suspects = 1
+    order by counted.turn, counted.place
+    limit most;
+end
+$next_in_lines$;
 
 -- Takes jobs for a member under one token: from lines, and from lanes of a queue that may run only so many. Lanes are walked in
 -- the order given; each is a queue, a priority, whether it is one of lines, and behind which job a walk begins.
@@ -451,7 +492,7 @@ declare
     chosen uuid[];
     tried uuid[];
     ids bigint[];
-    in_line uuid[];
+    in_rated uuid[];
     suspect bigint;
     suspects integer := 0;
     taken integer;
@@ -469,11 +510,13 @@ begin
         order by queue.name
         for update of queue
     loop
+        -- what others have taken while we waited for it is counted at their time, and what we take at ours
+        clock := {schema}.now() + (clock_timestamp() - statement_timestamp());
         room := most;
         if gate.rate_count is not null then
             -- not in the statement that locks: after a wait that has the row as it is now, but what was made of it before
             select least(most, rate.room) into room
-            from {schema}.rate_after(gate.rate_count, gate.rate_seconds, 0, gate.spent, gate.spent_slot) as rate;
+            from {schema}.rate_after(gate.rate_count, gate.rate_seconds, 0, clock, gate.spent, gate.spent_slot) as rate;
         end if;
         if gate.running_limit is not null then
             room := least(room, gate.running_limit - (
@@ -505,9 +548,10 @@ begin
                     for update skip locked
                 );
                 exit when chosen = '{}';
-                select array_agg(next.id), array_agg(next.line), count(*) filter (where next.suspect)
-                into ids, in_line, suspects
-                from {schema}.next_in_lines(chosen, queues[lane], tasks, versions, room, most_losses) as next;
+                select
+                    array_agg(next.id), array_agg(next.line) filter (where next.rated), count(*) filter (where next.suspect)
+                into ids, in_rated, suspects
+                from {schema}.next_in_lines(chosen, queues[lane], tasks, versions, room, most_losses, clock) as next;
                 -- someone has locked the first job of each: what keeps these lines waiting keeps no others
                 exit when ids is not null or cardinality(chosen) < room;
                 tried := tried || chosen;
@@ -516,16 +560,17 @@ begin
             if suspects > 0 then
                 most_losses := 0;
             end if;
-            update {schema}.lines as line
-            set (spent, spent_slot, not_before) = (
-                select rate.spent, rate.slot, rate.not_before
-                from {schema}.rate_after(rule.rate_count, rule.rate_seconds, begun.jobs, line.spent, line.spent_slot) as rate
-            )
-            from (select each.line, count(*)::integer as jobs from unnest(in_line) as each(line) group by each.line) as begun,
-                 {schema}.limits as rule
-            where line.id = begun.line
-              and rule.task = line.task
-              and rule.rate_count is not null;
+            if in_rated is not null then
+                update {schema}.lines as line
+                set (spent, spent_slot, not_before) = (
+                    select rate.spent, rate.slot, rate.not_before
+                    from {schema}.rate_after(rule.rate_count, rule.rate_seconds, begun.jobs, clock, line.spent, line.spent_slot) as rate
+                )
+                from (select each.line, count(*)::integer as jobs from unnest(in_rated) as each(line) group by each.line) as begun,
+                     {schema}.limits as rule
+                where line.id = begun.line
+                  and rule.task = line.task;
+            end if;
         else
             suspect := null;
             if most_losses > 0 then
@@ -590,7 +635,7 @@ begin
             update {schema}.queues as queue
             set (spent, spent_slot, not_before) = (
                 select rate.spent, rate.slot, rate.not_before
-                from {schema}.rate_after(queue.rate_count, queue.rate_seconds, taken, queue.spent, queue.spent_slot) as rate
+                from {schema}.rate_after(queue.rate_count, queue.rate_seconds, taken, clock, queue.spent, queue.spent_slot) as rate
             )
             where queue.name = gate.name
               and queue.rate_count is not null;
