@@ -33,7 +33,7 @@ CROWD = 100_000
 BATCH = 100
 MINE = UUID(int=7)
 TABLES = ("jobs", "lines")
-BY = {"jobs_pkey", "jobs_waiting", "jobs_in_line", "lines_pkey", "lines_ready"}
+BY = {"jobs_pkey", "jobs_waiting", "jobs_in_line", "lines_pkey", "lines_ready", "lines_empty"}
 
 # Of each line ten wait; of one a hundred thousand, of which the first runs; and as many are due and not in line.
 FILL = """

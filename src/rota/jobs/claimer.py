@@ -44,7 +44,7 @@ _SHARE = 0.1
 _LATE = timedelta(seconds=2)
 _MOST_KNOWN = 200
 # So that a claim is no longer one when very many become due at once.
-_JOIN_AT_ONCE = 200
+_JOIN_AT_ONCE = 100
 
 
 class Claimer:
@@ -76,6 +76,7 @@ class Claimer:
         self._owed = False
         self._at_any_cost = False
         self._due_at = math.inf
+        self._join_at = 0.0
         self._unknown: set[tuple[UUID, int]] = set()
         self.saw_all = False
         #: something is due that a limit keeps from being taken, as far as the last claim knows
@@ -212,6 +213,12 @@ class Claimer:
         look = await self._look_once()
         if look.joins_in is None or look.joins_in > 0:
             return
+        if self._lanes and boottime() < self._join_at:
+            # they would only wait there instead
+            self.saw_all = False
+            self._due_at = min(self._due_at, self._join_at)
+            return
+        self._join_at = boottime() + _LOOK_FROM_START_SECONDS
         joined = await self._session.run(join_lines(_JOIN_AT_ONCE))
         if joined:
             await self._look_once()

@@ -137,11 +137,18 @@ begin
 end
 $rate_after$;
 
+-- Who enqueues, cancels or deletes runs what follows in a session of theirs: whatever is planned there for tables that are empty, or
+-- were when someone counted, these statements go by their indexes.
+
 -- Writes down what lines say about themselves, from their jobs. The caller has just served some of them: their turn is over.
 -- Each statement has a snapshot of its own, so what is read after the locks includes what their last holders committed.
 create function {schema}.refresh_lines(which uuid[], served uuid[] default '{}') returns void
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set enable_bitmapscan = off
 as $refresh_lines$
 declare
     clock timestamptz := {schema}.now();
@@ -233,6 +240,10 @@ $refresh_lines$;
 create function {schema}.place_jobs(ids bigint[]) returns void
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set enable_bitmapscan = off
 as $place_jobs$
 begin
     insert into {schema}.lines as line (id, task, key)
@@ -337,6 +348,10 @@ create trigger lines_follow_deletes after delete on {schema}.jobs referencing ol
 create function {schema}.jobs_arrive() returns trigger
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set enable_bitmapscan = off
 as $jobs_arrive$
 declare
     arrived text := current_setting('rota.arrived', true);
