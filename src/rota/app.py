@@ -29,6 +29,7 @@ from rota.jobs.queues import Queues
 from rota.jobs.retention import STANDARD, Retention, declare_retention, read_retention
 from rota.jobs.tracing import Tracing
 from rota.jobs.worker import Worker, WorkerSettings
+from rota.leases.connect import control_on
 from rota.leases.control import Control, Reactions
 from rota.leases.leaders import Leaders
 from rota.leases.leadership import Leadership, check_leader_name
@@ -48,7 +49,6 @@ from rota.postgres.names import check_name
 from rota.postgres.pool import Database, UserPool
 from rota.postgres.roles import grant_roles
 from rota.postgres.schema import Migration, applied_migrations, check_schema, migrate, migration_files
-from rota.release import RELEASE
 from rota.schedules.declare import Declarations
 from rota.schedules.emit import Emit, EmitSync
 from rota.schedules.scheduler import LEADERSHIP, Scheduler
@@ -59,15 +59,6 @@ from rota.settings import Settings, read_settings
 from rota.working import Working
 
 __all__ = ["Rota"]
-
-# The control session must notice silence sooner than anyone may act on it: within the lease's margin.
-_CONTROL_NETWORK = {
-    "keepalives_idle": "1",
-    "keepalives_interval": "1",
-    "keepalives_count": "2",
-    "tcp_user_timeout": "3000",
-}
-_CONTROL_SETTINGS = {"statement_timeout": "5s", "lock_timeout": "2s"}
 
 DEFAULT_GRACE = 25.0  # below the 30 s that Kubernetes and systemd commonly give
 
@@ -162,22 +153,8 @@ class Rota:
         return Database(self._address, settings.schema, size=settings.pool_size, pools=pools)
 
     def _control(self, reactions: Reactions, work: Mapping[str, Any]) -> Control:
-        return Control(
-            self.database.connector(
-                "control",
-                settings=_CONTROL_SETTINGS,
-                network=_CONTROL_NETWORK,
-                # three tries fit into a lease
-                patience=self.settings.lease.lease.total_seconds() / 3,
-            ),
-            self.settings.schema,
-            release=RELEASE,
-            facts=self.facts,
-            work=work,
-            settings=self.settings.lease,
-            reactions=reactions,
-            environment=self.settings.environment,
-        )
+        lease, environment = self.settings.lease, self.settings.environment
+        return control_on(self.database, lease, reactions, work, environment=environment, facts=self.facts)
 
     def use(self, *, dsn: str | None = None, schema: str | None = None) -> None:
         """Point the app at another database, before it is used: what the command line's --dsn and --schema do."""
