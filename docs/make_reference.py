@@ -31,6 +31,7 @@ from rota.jobs.definition import BoundTask
 from rota.jobs.middleware import Middleware
 from rota.jobs.queue import Jobs
 from rota.jobs.queues import Queues
+from rota.jobs.rounds import RoundSettings
 from rota.jobs.worker import WorkerSettings
 from rota.leases.inspect import LeaderView, TermView
 from rota.leases.leaders import Leaders
@@ -391,18 +392,18 @@ def settings() -> str:
         "",
         "Queues and concurrency are arguments of `app.work` and `rota worker`; the rest is fixed today.",
         "",
-        *commented(WorkerSettings),
+        *commented(WorkerSettings, RoundSettings),
         "",
     ]
     return "\n".join(lines)
 
 
-def commented(cls: Any) -> Iterator[str]:
-    """The fields of a settings class with the reasons that stand beside them in the code."""
+def commented(*classes: Any) -> Iterator[str]:
+    """The fields of settings classes with the reasons that stand beside them in the code."""
     yield "| setting | default | why |"
     yield "|---|---|---|"
     # a value the formatter broke over three lines reads as one
-    source = re.sub(r"\(\n\s+(\S+)(\s+#.*)\n\s+\)", r"\1\2", inspect.getsource(cls))
+    source = re.sub(r"\(\n\s+(\S+)(\s+#.*)\n\s+\)", r"\1\2", "".join(map(inspect.getsource, classes)))
     for name, default, why in re.findall(r"^ {4}(\w+): [^=\n]+ = (.+?)(?:  #\s*(.*))?$", source, re.MULTILINE):
         yield f"| `{name}` | `{default}` | {why} |"
 

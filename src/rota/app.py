@@ -21,26 +21,24 @@ from rota.jobs.flow import Flow
 from rota.jobs.inline import run_inline, run_inline_sync, run_plan_inline, run_plan_inline_sync
 from rota.jobs.intake import Intake, check_new
 from rota.jobs.job import Job, NewJob
-from rota.jobs.limit import declare_limits
 from rota.jobs.middleware import Middleware
 from rota.jobs.package import Package
 from rota.jobs.queue import Jobs
 from rota.jobs.queues import Queues
-from rota.jobs.retention import STANDARD, Retention, declare_retention, read_retention
+from rota.jobs.retention import Retention, read_retention
 from rota.jobs.tracing import Tracing
-from rota.jobs.worker import Worker, WorkerSettings
+from rota.leases.connect import control_on
 from rota.leases.control import Control, Reactions
 from rota.leases.leaders import Leaders
 from rota.leases.leadership import Leadership, check_leader_name
 from rota.leases.leads import Leads
 from rota.leases.lock import Lock
 from rota.leases.members import MemberView, list_members
-from rota.leases.membership import Membership, for_each
-from rota.leases.singletons import OnHeld, Singleton, Singletons
+from rota.leases.membership import Membership
+from rota.leases.singletons import OnHeld, Singleton
 from rota.leases.term import Term
 from rota.pollers.by_hand import ByHand
-from rota.pollers.pollers import Pollers, choose_pollers
-from rota.pollers.polling import Polling
+from rota.pollers.pollers import Pollers
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
 from rota.postgres.identity import adopt, check_identity, compare_identity
@@ -48,26 +46,16 @@ from rota.postgres.names import check_name
 from rota.postgres.pool import Database, UserPool
 from rota.postgres.roles import grant_roles
 from rota.postgres.schema import Migration, applied_migrations, check_schema, migrate, migration_files
-from rota.release import RELEASE
 from rota.schedules.declare import Declarations
 from rota.schedules.emit import Emit, EmitSync
-from rota.schedules.scheduler import LEADERSHIP, Scheduler
 from rota.schedules.schedules import Schedules
-from rota.service.filling import Opened, filling
+from rota.service.filling import filling
 from rota.service.loop import leave_stuck
 from rota.settings import Settings, read_settings
+from rota.workers import Workers
 from rota.working import Working
 
 __all__ = ["Rota"]
-
-# The control session must notice silence sooner than anyone may act on it: within the lease's margin.
-_CONTROL_NETWORK = {
-    "keepalives_idle": "1",
-    "keepalives_interval": "1",
-    "keepalives_count": "2",
-    "tcp_user_timeout": "3000",
-}
-_CONTROL_SETTINGS = {"statement_timeout": "5s", "lock_timeout": "2s"}
 
 DEFAULT_GRACE = 25.0  # below the 30 s that Kubernetes and systemd commonly give
 
@@ -126,7 +114,7 @@ class Rota:
         #: who traces what is enqueued and run, if anyone does: see rota.integrations.otel
         self.tracing: Tracing | None = None
         self._inline = 0
-        self._workings: list[Working] = []
+        self._workers = Workers(self)
         self._use(settings, pools)
 
     def _use(self, settings: Settings, pools: tuple[UserPool, ...] = ()) -> None:
@@ -162,22 +150,8 @@ class Rota:
         return Database(self._address, settings.schema, size=settings.pool_size, pools=pools)
 
     def _control(self, reactions: Reactions, work: Mapping[str, Any]) -> Control:
-        return Control(
-            self.database.connector(
-                "control",
-                settings=_CONTROL_SETTINGS,
-                network=_CONTROL_NETWORK,
-                # three tries fit into a lease
-                patience=self.settings.lease.lease.total_seconds() / 3,
-            ),
-            self.settings.schema,
-            release=RELEASE,
-            facts=self.facts,
-            work=work,
-            settings=self.settings.lease,
-            reactions=reactions,
-            environment=self.settings.environment,
-        )
+        lease, environment = self.settings.lease, self.settings.environment
+        return control_on(self.database, lease, reactions, work, environment=environment, facts=self.facts)
 
     def use(self, *, dsn: str | None = None, schema: str | None = None) -> None:
         """Point the app at another database, before it is used: what the command line's --dsn and --schema do."""
@@ -299,67 +273,7 @@ class Rota:
         `pollers` names those of the app's that it polls for: all if that is None, and none if it is empty.
         `stop` lets running bodies finish for `grace`, then cancels them and hands them back; cancelling hands back at once.
         """
-        settings = _worker_settings(queues, concurrency)
-        polled = choose_pollers(self.pollers, pollers)
-        schedules = self.declared.definitions()
-        limits = {name: self.tasks[name].options.limit for name in sorted(self.tasks)}
-        self._check_retention()
-        bodies: dict[str, Callable[..., Any]] = {f"poller {each.name!r}": each.handler for each in polled}
-        bodies |= {f"singleton {name!r}": each.function for name, each in self.singletons.items() if not drain}
-        bodies |= {f"middleware {name!r}": each for name, each in self.middlewares.around_run}
-        needs = self.tasks.needs(bodies)
-        opened = Opened(self.tasks.resources)
-        scheduler = Scheduler(
-            self.database,
-            self.tasks,
-            self.facts,
-            hears=lambda: working.control is not None and working.control.hears,
-            poll=self.settings.schedule_poll,
-        )
-        around = self.middlewares
-        worker = Worker(self.database, self.tasks, settings, self.facts, self.codec, scheduler, self.tracing, around)
-        polling = Polling(self.database, polled, self.facts)
-        led = (*self.singletons.values(), Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed))
-        shown = {
-            "queues": queues if queues is None else list(queues),
-            "concurrency": settings.concurrency,
-            "tasks": {name: self.tasks[name].version for name in sorted(self.tasks)},
-            "limited": [name for name, limit in limits.items() if limit is not None],
-            "schedules": {schedule.name: str(schedule.digest()) for schedule in schedules},
-            "pollers": sorted(definition.name for definition in polled),
-            **({"mark": self.mark} if self.mark else {}),
-        }
-        working = Working(
-            self.facts,
-            worker,
-            polling,
-            Singletons(self._leads, () if drain else led),
-            reach=lambda: self.database.run(applied_migrations()),
-            check=self._prepare,
-            resources=lambda enter, wait: opened.open(needs, enter, wait),
-            member=lambda: self._membership.joined(for_each((), (worker.reactions, polling.reactions)), shown),
-            limits=lambda: self.database.run_steps(declare_limits(limits)),
-            declared=lambda: self.declared.kept(schedules, self.database, self.codec, self.facts),
-        )
-        self._workings.append(working)
-        try:
-            with opened.standing():
-                await working.run(drain=drain, grace=grace)
-        finally:
-            self._workings.remove(working)
-
-    async def _prepare(self) -> None:
-        await self.check()
-        if self.retention:
-            await self.database.run(declare_retention(self.retention))
-
-    def _check_retention(self) -> None:
-        unknown = {task.options.retention for task in self.tasks.values()} - {None, STANDARD, *self.retention}
-        if unknown:
-            raise ConfigurationError(
-                f"Tasks name the retention {', '.join(sorted(map(repr, unknown)))}, and this app does not say what that is: "
-                'write Rota(retention={"name": "30d"}).'
-            )
+        await self._workers.work(queues, concurrency, pollers, drain=drain, grace=grace)
 
     def work_sync(
         self,
@@ -387,13 +301,12 @@ class Rota:
 
     def stop(self) -> bool:
         """Ask the workers on this event loop to stop; asked again, they stop waiting for bodies. False if there are none."""
-        asked = [working.stop() for working in self._workings]
-        return any(asked)
+        return self._workers.stop()
 
     @property
     def workings(self) -> tuple[Working, ...]:
         """The workers of this app in this process, also those that start or stop."""
-        return tuple(self._workings)
+        return self._workers.all()
 
     def attach(
         self,
@@ -529,22 +442,3 @@ class Rota:
                 migrate(Connector(address, "migrate"), self.settings.schema, facts=self.facts)
                 self._embedded = address
             return self._embedded
-
-
-def _worker_settings(queues: Sequence[str] | None, concurrency: int | None) -> WorkerSettings:
-    if isinstance(queues, str):
-        raise ConfigurationError(f"queues is a list of names, not text: write queues=[{queues!r}].")
-    if concurrency is not None and (
-        not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1
-    ):
-        raise ConfigurationError(
-            f"concurrency cannot be {concurrency!r}: it is how many bodies run at once, 1 or more."
-        )
-    if queues is not None and not queues:
-        raise ConfigurationError(
-            "queues is empty, so this worker would never do anything: name some, or None for all of them."
-        )
-    names = None if queues is None else tuple(check_name("queue", queue, 200) for queue in queues)
-    return (
-        WorkerSettings(queues=names) if concurrency is None else WorkerSettings(queues=names, concurrency=concurrency)
-    )

@@ -209,7 +209,7 @@ def test_a_failover_forgets_the_last_commits_and_what_rests_on_them_is_void(
 # In a network of its own, whose only link is then taken down: nothing arrives any more, and nobody says so.
 CUT_OFF = """
 import subprocess, sys, threading, time
-from rota.app import _CONTROL_NETWORK
+from rota.leases.connect import _CONTROL_NETWORK
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
 from rota.testing import TcpProxy

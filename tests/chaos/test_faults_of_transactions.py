@@ -164,8 +164,8 @@ async def test_jobs_use_few_transaction_ids(own_server: Any) -> None:
 
 EQUAL_KEYS = (
     """
-import rota.jobs.worker, rota.leases.session
-for module in (rota.jobs.worker, rota.leases.session):
+import rota.jobs.rounds, rota.leases.session
+for module in (rota.jobs.rounds, rota.leases.session):
     module.lock_key = lambda *name: 4711
 """
     + SHORT

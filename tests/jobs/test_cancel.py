@@ -100,7 +100,7 @@ def told_only(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> N
     """Workers that hear of a wish to cancel, and would find it by looking only after a minute; a pooler lets nothing be heard."""
     if not pytestconfig.getoption("--pooled"):
         looks = functools.partial(WorkerSettings, cancel_every=60, cancel_deaf=60)
-        monkeypatch.setattr("rota.app.WorkerSettings", looks)
+        monkeypatch.setattr("rota.workers.WorkerSettings", looks)
 
 
 @pytest.mark.usefixtures("told_only")

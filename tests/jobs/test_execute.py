@@ -192,7 +192,7 @@ async def test_a_sync_body_that_raises_stop_iteration_fails_and_hangs_nobody(rot
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that look when they are told to or something is due, but hardly ever for the sake of looking."""
     rounds = {"poll": 60, "poll_deaf": 60, "rescue_every": 60, "cancel_every": 60, "cancel_deaf": 60}
-    monkeypatch.setattr("rota.app.WorkerSettings", functools.partial(WorkerSettings, **rounds))
+    monkeypatch.setattr("rota.workers.WorkerSettings", functools.partial(WorkerSettings, **rounds))
 
 
 NOW = statement("now", "select {schema}.now()")
@@ -539,7 +539,7 @@ def told_only(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> N
     """Workers that hear of a wish to cancel, and would find it by looking only after a minute; a pooler lets nothing be heard."""
     if not pytestconfig.getoption("--pooled"):
         looks = functools.partial(WorkerSettings, cancel_every=60, cancel_deaf=60)
-        monkeypatch.setattr("rota.app.WorkerSettings", looks)
+        monkeypatch.setattr("rota.workers.WorkerSettings", looks)
 
 
 @pytest.mark.usefixtures("told_only")

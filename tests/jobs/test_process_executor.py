@@ -1016,7 +1016,7 @@ async def test_a_body_that_goes_on_after_its_transaction_is_not_taken_for_one_th
         query = find_settled(jobs)
         return dataclasses.replace(query, read=lambda rows: asked.append(rows) or query.read(rows))
 
-    monkeypatch.setattr("rota.jobs.worker.find_settled", find_and_note)
+    monkeypatch.setattr("rota.jobs.rounds.find_settled", find_and_note)
     job = await app.enqueue(tasks.commit_and_go_on.bind(tmp_path / "go"))
     other = await app.enqueue(tasks.hold_task.bind(tmp_path / "held"))
     with app.facts.recorded(JobSucceeded, JobCancelled, JobClaimLost) as told:

@@ -108,8 +108,8 @@ async def test_a_member_that_ends_during_a_round_of_rescue_is_not_left_to_the_ne
             worker_of(rota_app).reactions.on_ended([])
         return end_cancelled()
 
-    monkeypatch.setattr("rota.jobs.worker.end_cancelled", last_step)
-    monkeypatch.setattr("rota.app.WorkerSettings", functools.partial(WorkerSettings, rescue_every=3600))
+    monkeypatch.setattr("rota.jobs.rounds.end_cancelled", last_step)
+    monkeypatch.setattr("rota.workers.WorkerSettings", functools.partial(WorkerSettings, rescue_every=3600))
     rota_app.task(name="echo")(lambda: None)
 
     rescued = fact(rota_app.facts, JobLost)
@@ -128,8 +128,8 @@ async def test_an_upkeep_that_is_refused_is_told_once_and_the_work_goes_on(
         return n
 
     rounds: list[int] = []
-    monkeypatch.setattr("rota.jobs.worker.upkeep", lambda key: rounds.append(key) or upkeep(key))
-    monkeypatch.setattr("rota.app.WorkerSettings", functools.partial(WorkerSettings, upkeep_every=0.01))
+    monkeypatch.setattr("rota.jobs.rounds.upkeep", lambda key: rounds.append(key) or upkeep(key))
+    monkeypatch.setattr("rota.workers.WorkerSettings", functools.partial(WorkerSettings, upkeep_every=0.01))
     db.execute("alter function rota.upkeep rename to gone")
     with rota_app.facts.recorded(HistoryKept) as told:
         working = asyncio.create_task(rota_app.work())

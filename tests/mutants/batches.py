@@ -100,7 +100,7 @@ MUTANTS = [
     Mutant(
         "batches: periodic",
         "jobs/worker.py",
-        "                self._close_batches(),\n",
+        "                self._rounds.watch_batches(),\n",
         "",
         "tests/jobs/test_chains.py::test_a_worker_frees_what_another_left_closings_for",
     ),
@@ -225,7 +225,7 @@ MUTANTS = [
     ),
     Mutant(
         "batches: worker ends",
-        "jobs/worker.py",
+        "jobs/rounds.py",
         "            except RotaError as error:\n                # rights are missing, the function is gone: jobs that wait for none",
         "            except ZeroDivisionError as error:\n                # rights are missing, the function is gone: jobs that wait for none",
         "tests/jobs/test_chains.py::test_a_worker_that_cannot_look_at_batches_says_so_and_goes_on",

@@ -321,9 +321,9 @@ MUTANTS = [
     ),
     Mutant(
         "pollers that nobody chose",
-        "app.py",
-        "choose_pollers(self.pollers, pollers)",
-        "self.pollers.definitions",
+        "workers.py",
+        "choose_pollers(app.pollers, pollers)",
+        "app.pollers.definitions",
         POLLING,
     ),
     Mutant(

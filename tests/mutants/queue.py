@@ -99,7 +99,7 @@ MUTANTS = [
     ),
     Mutant(
         "claims nobody knows of",
-        "jobs/worker.py",
+        "jobs/rounds.py",
         "await self._give_back_unknown()",
         "pass",
         "tests/chaos/test_odd_moments.py",

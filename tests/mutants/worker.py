@@ -157,7 +157,7 @@ MUTANTS = [
     ),
     Mutant(
         "a body cancelled for having committed",
-        "jobs/worker.py",
+        "jobs/rounds.py",
         "taken_away = taken_away - settled.keys()",
         "pass",
         CHILDREN,
@@ -169,7 +169,7 @@ MUTANTS = [
         "await finishing",
         CHILDREN,
     ),
-    Mutant("a hindrance told every minute", "jobs/worker.py", "done.hindered != hindered:", "done.hindered:", WORKER),
+    Mutant("a hindrance told every minute", "jobs/rounds.py", "done.hindered != hindered:", "done.hindered:", WORKER),
     Mutant(
         "words to a child that leaves",
         "jobs/children.py",

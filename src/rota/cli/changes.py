@@ -12,7 +12,7 @@ import click
 
 from rota.cli.output import say
 from rota.errors import BatchNotFound, InvalidArguments, JobNotFound, NotPossible, ScheduleNotFound
-from rota.jobs.enqueue import LATEST_YEAR
+from rota.jobs.checks import LATEST_YEAR
 
 __all__ = ["change_options", "for_each", "json_object", "moment"]
 

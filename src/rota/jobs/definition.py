@@ -14,7 +14,7 @@ from rota.blot import forms
 from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError, InvalidArguments
 from rota.jobs.arguments import Signature
-from rota.jobs.enqueue import check_at, check_delay, check_priority, check_tags
+from rota.jobs.checks import check_at, check_delay, check_priority, check_tags
 from rota.jobs.job import Job, NewJob
 from rota.jobs.limit import Limit
 from rota.jobs.redact import texts_in

@@ -9,20 +9,16 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
-from rota.clock import Duration, seconds
-from rota.errors import ConfigurationError, InvalidArguments, JobExists
+from rota.errors import JobExists
 from rota.jobs.codec import Codec, encoded, readable
 from rota.jobs.conversion.plain import dumps, read_json
 from rota.jobs.job import Job, NewJob, NewUnique, Owner
 from rota.jobs.redact import masked, shown_args
 from rota.postgres.arrays import numbers
-from rota.postgres.names import check_name
 from rota.postgres.notify import wake_channel
 from rota.postgres.query import Query, Row, Steps, statement
 
 __all__ = [
-    "check_priority",
-    "check_tags",
     "digest",
     "enqueue",
     "enqueue_all",
@@ -37,45 +33,6 @@ __all__ = [
 # What one statement carries: large enough to be fast, small enough to stay far below its deadline.
 BATCH_ROWS = 5_000
 BATCH_BYTES = 8_000_000
-
-LATEST_YEAR = 9000  # Python's calendar ends soon after, and a row it cannot read would fail every list it is in
-LONGEST_DELAY = 100 * 365 * 86400.0
-
-
-def check_priority(priority: Any) -> int:
-    if not isinstance(priority, int) or isinstance(priority, bool) or not -32768 <= priority <= 32767:
-        raise ConfigurationError(
-            f"priority cannot be {priority!r}: it is a whole number from -32768 to 32767, and the higher runs first."
-        )
-    return priority
-
-
-def check_tags(tags: Any) -> tuple[str, ...]:
-    if isinstance(tags, str) or not isinstance(tags, Sequence | set | frozenset):
-        raise ConfigurationError(f"tags cannot be {tags!r}: it is a list of short texts, such as ['user:42'].")
-    return tuple(check_name("a tag", tag, 200) for tag in tags)
-
-
-def check_redact(names: Any) -> tuple[str, ...]:
-    if isinstance(names, str) or not isinstance(names, Sequence | set | frozenset):
-        raise ConfigurationError(f"redact cannot be {names!r}: it is a list of parameter names, such as ['password'].")
-    return tuple(check_name("a name in redact", name, 200) for name in names)
-
-
-def check_delay(delay: Duration) -> float:
-    wait = seconds(delay, "delay")
-    if wait > LONGEST_DELAY:
-        raise ConfigurationError(f"delay cannot be {delay!r}: no job waits longer than a hundred years.")
-    return max(0.0, wait)
-
-
-def check_at(at: datetime) -> datetime:
-    if not isinstance(at, datetime) or at.tzinfo is None or not 1 < at.year < LATEST_YEAR:
-        raise InvalidArguments(
-            f"at={at!r} is no point in time for a job: give a datetime with a time zone, such as datetime.now(timezone.utc), before "
-            f"the year {LATEST_YEAR}."
-        )
-    return at
 
 
 # One row, one round trip; the wake-up travels with the commit, so nobody looks before there is something to see.

@@ -13,8 +13,8 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from rota.errors import ConfigurationError
+from rota.jobs.checks import check_at, check_delay, check_priority, check_tags
 from rota.jobs.conversion.plain import read_json
-from rota.jobs.enqueue import check_at, check_delay, check_priority, check_tags
 from rota.jobs.given import check_mapping
 from rota.jobs.job import NewJob
 from rota.jobs.package import Package

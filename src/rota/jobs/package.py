@@ -8,8 +8,8 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError, UnknownTask
+from rota.jobs.checks import check_priority, check_redact
 from rota.jobs.definition import AsyncTask, Home, SyncTask, Task, TaskOptions
-from rota.jobs.enqueue import check_priority, check_redact
 from rota.jobs.limit import Limit, read_limit
 from rota.jobs.places import check_process_task
 from rota.jobs.unique import AnyUnique, read_unique

@@ -13,7 +13,7 @@ from typing import Any
 
 from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError
-from rota.jobs.enqueue import LATEST_YEAR, LONGEST_DELAY
+from rota.jobs.checks import LATEST_YEAR, LONGEST_DELAY
 from rota.jobs.queue_view import QueueView, look_at_queue
 from rota.jobs.rate import Rate, read_rate
 from rota.postgres.audit import record

@@ -4,49 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
 from rota.clock import Deadline, Duration
-from rota.errors import DatabaseUnavailable, RotaError
-from rota.facts import (
-    DatabaseLost,
-    Facts,
-    HistoryKept,
-    JobClaimLost,
-    JobLost,
-    StageStarted,
-    WorkerStarted,
-    WorkerStopped,
-)
+from rota.errors import RotaError
+from rota.facts import Facts, JobClaimLost, StageStarted, WorkerStarted, WorkerStopped
 from rota.failure import Failure
-from rota.jobs.cancel import end_cancelled, find_unwanted
 from rota.jobs.children import Children
-from rota.jobs.claim import ClaimedJob, give_back_claim, held_tokens
+from rota.jobs.claim import ClaimedJob
 from rota.jobs.claimer import Claimer
-from rota.jobs.close import close_batches, prune_batches
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.execute import Executor
 from rota.jobs.middleware import Middleware
 from rota.jobs.outcome import Lost, Outcome
-from rota.jobs.rescue import rescue
-from rota.jobs.retention import Upkeep, upkeep
+from rota.jobs.rounds import Rounds, RoundSettings
 from rota.jobs.running import Desk
-from rota.jobs.settle import Attempt, find_settled
 from rota.jobs.source import JobSource
 from rota.jobs.suspects import Gate
 from rota.jobs.tracing import Tracing
 from rota.leases.control import Control, Reactions
-from rota.postgres.keys import lock_key
 from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
 from rota.postgres.session import Session
 from rota.service.consume import Consumer
-from rota.service.points import reach
 from rota.service.stages import stopped
 
 __all__ = ["Worker", "WorkerSettings"]
@@ -65,22 +49,14 @@ _SETTLING = {"lock_timeout": "1s"}
 
 # Beyond its deadline, what a drain may take to cancel bodies and to write down what it knows.
 _AFTER_SECONDS = 5.0
-# How soon batches are looked at again when none had ended: a large one loses jobs all the time.
-_CLOSING_SECONDS = 0.02
-# How long the reply to a COMMIT may take before a claim that is gone counts as taken away.
-_SETTLING_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSettings:
+class WorkerSettings(RoundSettings):
     queues: tuple[str, ...] | None = None  # None: whatever queue a job of a known task is in
     concurrency: int = 20  # bodies at once; throughput of short ones does not depend on it
     poll: float = 2.0  # seconds between looks while wake-ups arrive: what a lost one may cost
     poll_deaf: float = 0.5  # and while they do not
-    rescue_every: float = 5.0  # the net under the rescue that follows at once when we end a member
-    cancel_every: float = 5.0  # the net under the message that something we run is to end
-    cancel_deaf: float = 0.5  # and while messages do not arrive
-    upkeep_every: float = 60.0  # seconds between rounds of history's upkeep; one that finds nothing to do is cheap
 
 
 class SchedulerLike(Protocol):
@@ -121,7 +97,6 @@ class Worker:
         tracing: Tracing | None = None,
         middleware: Middleware | None = None,
     ) -> None:
-        self._database = database
         self._scheduler = scheduler
         self._tasks = tasks
         self._settings = settings
@@ -130,10 +105,6 @@ class Worker:
         self._control: Control | None = None
         self._companions: Sequence[Companion] = ()
         self._stop = asyncio.Event()
-        self._ended = asyncio.Event()
-        self._cancels = asyncio.Event()
-        self._closings = asyncio.Event()
-        self._unknown: set[int] = set()
         self.reactions = Reactions(
             on_wake=self._on_wake,
             on_cancel=self._on_cancel,
@@ -163,7 +134,7 @@ class Worker:
             poll=lambda: settings.poll if self.control.hears else settings.poll_deaf,
             facts=facts,
             tracing=tracing,
-            left_batch=self._closings.set,
+            left_batch=lambda: self._rounds.closings.set(),
         )
         self._apart = database.apart("job", size=settings.concurrency)
         # transactions are where the user wants them, and what bodies report goes another way
@@ -188,6 +159,16 @@ class Worker:
             concurrency=settings.concurrency,
             facts=facts,
             part="jobs",
+        )
+        self._rounds = Rounds(
+            database,
+            claiming,
+            self._source,
+            self._executor,
+            self._consumer,
+            control=lambda: self.control,
+            settings=settings,
+            facts=facts,
         )
 
     @property
@@ -226,10 +207,10 @@ class Worker:
                 self._stop.wait(),
                 self._consumer.failure(),
                 *(companion.failure() for companion in companions),
-                self._rescue(),
-                self._cancel(),
-                self._close_batches(),
-                self._keep_history(),
+                self._rounds.rescue_lost(),
+                self._rounds.cancel_unwanted(),
+                self._rounds.watch_batches(),
+                self._rounds.keep_history(),
                 *([self._empty()] if drain else []),
             )
         ]
@@ -306,34 +287,12 @@ class Worker:
             if self._scheduler is not None:
                 await self._scheduler.catch_up()
             hindered = [why for companion in self._companions for why in await companion.empty()]
-            await self._close_ended()
+            await self._rounds.close_ended()
             await self._source.found_nothing()
             if self._consumer.idle and self._consumer.finished == before:
                 break
         if hindered:
             raise RotaError("\n".join([*hindered, "All else is done. Mend that, and drain again."]))
-
-    async def _rescue(self) -> None:
-        """Take over from ended members: at once when we ended one, and now and then, in case a rescuer died at it."""
-        channel = wake_channel(self._database.schema)
-        while True:
-            if not self.control.alive:
-                raise RotaError(
-                    "The thread that keeps this process's lease has ended. Nothing can be claimed any more; restart it."
-                )
-            self._ended.clear()
-            with contextlib.suppress(DatabaseUnavailable):  # the claim says so already; the next round comes
-                while rescued := await self._claiming.run(rescue(channel)):
-                    for job in rescued:
-                        what = (job.id, job.task, job.queue, job.attempt)
-                        self._facts.emit(JobLost(*what, job.member, job.fate, f"its worker {job.member} was lost"))
-                    self._source.wake()
-                    self._closings.set()
-                await self._give_back_unknown()
-                await self._claiming.run(end_cancelled())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.rescue_every * random.uniform(0.8, 1.2)):
-                    await self._ended.wait()
 
     async def _run_job(self, job: ClaimedJob) -> Outcome:
         if not job.losses:
@@ -345,115 +304,6 @@ class Worker:
                 return Lost(job, Failure("Lost", "it was lost as often as its task allows", ""), 0.0, limit)
             return await self._executor.run(job)
 
-    async def _cancel(self) -> None:
-        """End what nobody wants any more: at once when told, and now and then, since messages may be lost."""
-        while True:
-            self._cancels.clear()
-            with contextlib.suppress(DatabaseUnavailable):
-                await self._cancel_unwanted()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(
-                    self._settings.cancel_every if self.control.hears else self._settings.cancel_deaf
-                ):
-                    await self._cancels.wait()
-
-    async def _cancel_unwanted(self) -> None:
-        void: set[Attempt] = set()
-        # a void claim is looked at twice: the attempt may be settling itself, in a transaction of its body's
-        while attempts := sorted(void) or self._executor.attempts():
-            unwanted = await self._claiming.run(find_unwanted(attempts))
-            taken_away = unwanted.void & void
-            if taken_away:
-                # a child may have settled its job by itself, and go on
-                settled = await self._claiming.run(find_settled(self._executor.claims(taken_away)))
-                taken_away = taken_away - settled.keys()
-            for attempt in unwanted.cancelled | taken_away:
-                self._executor.cancel(attempt)
-            if void or not unwanted.void:
-                return
-            void = unwanted.void
-            await asyncio.sleep(_SETTLING_SECONDS)
-
-    async def _close_batches(self) -> None:
-        """Let go of jobs that waited for others: at once when some of ours have settled, and now and then, since whoever settled
-        the others may have died, or was no worker."""
-        while True:
-            self._closings.clear()
-            try:
-                if not await self._close_ended():
-                    await asyncio.sleep(_CLOSING_SECONDS)
-            except DatabaseUnavailable:
-                pass  # the next round comes
-            except RotaError as error:
-                # rights are missing, the function is gone: jobs that wait for none run all the same
-                self._facts.emit(DatabaseLost("jobs: close batches", str(error)))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.rescue_every * random.uniform(0.8, 1.2)):
-                    await self._closings.wait()
-
-    async def _close_ended(self) -> int:
-        """Look at all batches that lost a job by now; returns how many had ended."""
-        total = 0
-        while True:
-            reach("close.before")
-            closed = await self._claiming.run(close_batches())
-            reach("close.after")
-            total += closed.ended
-            if closed.ended:
-                self._source.wake()
-            if not closed.may_be_more:
-                return total
-
-    async def _keep_history(self) -> None:
-        """Make and drop partitions of the history now and then; who comes first does it for all.
-
-        The first round comes at once: after some days off, or for a new class of retention, there is no partition yet for what
-        is about to settle.
-        """
-        key = lock_key(self._database.schema, "upkeep", "history")
-        hindered: list[str] = []
-        while True:
-            pause = random.uniform(0.8, 1.2) * self._settings.upkeep_every
-            with contextlib.suppress(DatabaseUnavailable):  # whoever comes next does it
-                done = await self._upkeep(key)
-                if done is not None:
-                    if done.created or done.dropped or done.deleted or done.forgotten or done.hindered != hindered:
-                        hindered = done.hindered
-                        self._facts.emit(
-                            HistoryKept(done.created, done.dropped, done.deleted + done.forgotten, tuple(hindered))
-                        )
-                    pause = 0.05 if done.unfinished else pause
-            await asyncio.sleep(pause)
-
-    async def _upkeep(self, key: int) -> Upkeep | None:
-        # a connection of its own, for a moment: neither claims nor the user's callers wait behind it
-        session = Session(self._database.connector("upkeep"), self._database.schema)
-        try:
-            done = await session.run(upkeep(key))
-            if done is not None:
-                await session.run(prune_batches())
-            return done
-        except DatabaseUnavailable:
-            raise
-        except RotaError as error:
-            # rights are missing, the function is gone: jobs run all the same, and settled ones go to the default partition
-            return Upkeep(0, 0, 0, 0, [f"upkeep was refused: {error}"], unfinished=False)
-        finally:
-            await session.close()
-
-    async def _give_back_unknown(self) -> None:
-        """Give back what the database says we hold and we know nothing of.
-
-        A claim that was cut off may have been committed after we asked what had become of it. Twice in a row, so that a claim
-        whose reply is on its way is left alone.
-        """
-        member = self.control.member
-        held = await self._claiming.run(held_tokens(member))
-        unknown = held - {job.token for job in self._consumer.held()} - self._source.claims_under_way
-        for token in unknown & self._unknown:
-            await self._claiming.run(give_back_claim(member, token))
-        self._unknown = unknown
-
     # What the control thread says, handed over to the loop. A loop that has closed has nothing left to react.
 
     def _on_wake(self, queue: str) -> None:
@@ -462,14 +312,14 @@ class Worker:
             self._in_loop(self._source.wake)
 
     def _on_cancel(self) -> None:
-        self._in_loop(self._cancels.set)
+        self._in_loop(self._rounds.cancels.set)
 
     def _on_schedule(self) -> None:
         if self._scheduler is not None:
             self._in_loop(self._scheduler.wake)
 
     def _on_ended(self, members: object) -> None:
-        self._in_loop(self._ended.set)
+        self._in_loop(self._rounds.ended.set)
 
     def _on_identity_lost(self, member: UUID) -> None:
         self._in_loop(self._drop)

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from rota.clock import Duration, duration
 from rota.errors import ConfigurationError
+from rota.jobs.checks import LATEST_YEAR, check_priority, check_tags
 from rota.jobs.conversion.plain import read_json
 from rota.jobs.definition import Task
-from rota.jobs.enqueue import LATEST_YEAR, check_priority, check_tags
 from rota.postgres.names import check_name
 from rota.schedules.arguments import written_arguments
 from rota.schedules.every import interval_of

@@ -11,7 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from rota.errors import ConfigurationError
-from rota.jobs.enqueue import LATEST_YEAR
+from rota.jobs.checks import LATEST_YEAR
 from rota.schedules.cron import Cron
 from rota.schedules.every import Delay, Every, Once
 from rota.schedules.exclude import Exclude

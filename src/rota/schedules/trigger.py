@@ -9,9 +9,9 @@ from typing import Any
 
 from rota.clock import Duration
 from rota.errors import ConfigurationError, ScheduleNotFound
+from rota.jobs.checks import check_at, check_delay
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
-from rota.jobs.enqueue import check_at, check_delay
 from rota.jobs.inspect import get_job
 from rota.jobs.job import Job, Owner
 from rota.postgres.audit import record
