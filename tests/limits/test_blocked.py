@@ -7,8 +7,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from rota import Limit, NotPossible, Retry
+from rota.postgres.notify import wake_channel
 from rota.testing import TestRota
 
 
@@ -61,3 +63,24 @@ async def test_one_that_waits_for_a_batch_is_not_hurried(rota_app: TestRota, db:
 
     with pytest.raises(NotPossible, match="is blocked"):
         await rota_app.jobs.retry(id)
+
+
+def test_a_test_finds_what_waits_in_a_line_among_what_was_enqueued(rota_app: TestRota) -> None:
+    limited = rota_app.task(name="limited", limit=1)(lambda: None)
+    plain = rota_app.task(name="plain")(lambda: None)
+    for task in (limited, plain, limited.using(delay="1h")):
+        task.enqueue_sync()
+
+    assert [job.task for job in rota_app.enqueued()] == ["limited", "plain", "limited"]
+    assert len(rota_app.enqueued(limited)) == 2
+
+
+def test_workers_are_woken_for_what_is_to_join_a_line_when_a_test_moves_the_clock(
+    rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    rota_app.task(name="t", queue="later", limit=1)(lambda: None).using(delay="1h").enqueue_sync()
+    db.execute(sql.SQL("listen {}").format(sql.Identifier(wake_channel("rota"))))
+
+    rota_app.advance("1h")
+
+    assert [heard.payload for heard in db.notifies(timeout=20, stop_after=1)] == ["later"]
