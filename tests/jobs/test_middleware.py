@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 import rota
-from rota import ConfigurationError, InvalidArguments, NewJob, Retry, Rota, RunningJob, Snooze
+from rota import ConfigurationError, InvalidArguments, Limit, NewJob, Retry, Rota, RunningJob, Snooze
 from rota.facts import JobSnoozed, WorkerStarted
 from rota.testing import TestRota, fact
 
@@ -239,6 +239,30 @@ async def test_what_is_enqueued_can_be_changed_through_every_door(rota_app: Test
     assert [job.args["n"] for job in jobs] == list(range(1, 10))
     assert {(job.queue, job.priority, job.key) for job in jobs} == {("stamped", 3, "k")}
     assert [job.tags for job in jobs] == [("mail", "request:7"), *[("request:7",)] * 8]
+
+
+@pytest.mark.parametrize(
+    ("change", "named", "key"),
+    [
+        (lambda new: new.with_arguments(owner="acme"), None, "acme"),
+        (lambda new: new.with_arguments(owner="acme"), "by hand", "by hand"),
+        (lambda new: replace(new, key="other"), None, "other"),
+        (lambda new: replace(new.with_arguments(owner="acme"), key=None), "by hand", "acme"),
+        (lambda new: replace(new, priority=3), None, "nobody"),
+    ],
+)
+async def test_a_job_waits_in_the_line_of_what_it_was_changed_to(
+    rota_app: TestRota, rota_database: str, change: Callable[[NewJob], NewJob], named: str | None, key: str
+) -> None:
+    @rota_app.task(name="t", limit=Limit(running=1, by="owner"))
+    def send(owner: str = "nobody") -> None: ...
+
+    rota_app.middleware(lambda new: change(new))
+    job = await send.using(key=named).enqueue()
+
+    with psycopg.connect(rota_database) as db:
+        ((stored, line),) = db.execute("select key, line from rota.jobs where id = %s", [job.id]).fetchall()
+    assert (job.key, stored, line) == (key, key, send.bind(key).line)
 
 
 async def test_an_enqueue_can_be_refused_and_then_nothing_is_added(rota_app: TestRota) -> None:

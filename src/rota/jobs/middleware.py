@@ -112,7 +112,7 @@ class Middleware:
             raise ConfigurationError(
                 f"Middleware gave a job of {new.task!r} both a delay and a time. Set the other to None."
             )
-        return replace(
+        checked = replace(
             changed,
             args=new.args if changed.args == new.args else self._arguments(changed),
             queue=check_name("queue", changed.queue, 200),
@@ -123,6 +123,22 @@ class Middleware:
             key=None if changed.key is None else check_name("key", str(changed.key), 500),
             retention=None if changed.retention is None else check_name("retention", changed.retention, 40),
         )
+        return self._lined_up(new, checked)
+
+    def _lined_up(self, new: NewJob, changed: NewJob) -> NewJob:
+        """In the line of the key that it has now: the one that was given, or that of its arguments."""
+        task = self._tasks.get(new.task)
+        limit = None if task is None else task.options.limit
+        if task is None or limit is None or (changed.key, changed.args) == (new.key, new.args):
+            return changed
+
+        def of_arguments(job: NewJob) -> str | None:
+            args, kwargs = task.signature.decode(job.arguments)
+            return limit.key_of(replace(job, key=None), task.signature, args, kwargs)
+
+        follows = changed.key is None or (changed.key == new.key and of_arguments(new) == new.key)
+        key = of_arguments(changed) if follows else changed.key
+        return replace(changed, key=key, line=limit.line_of(new.task, key))
 
     def _arguments(self, changed: NewJob) -> str:
         """Changed arguments as they are stored, if they fit the task."""
