@@ -345,6 +345,9 @@ async def test_a_change_that_cannot_be_is_refused(change: Any, why: str) -> None
 async def _not_asked(new: NewJob) -> NewJob: ...  # type: ignore[empty-body]
 
 
+async def _around(job: RunningJob, call_next: CallNext) -> Any: ...
+
+
 class _Nothing: ...
 
 
@@ -362,6 +365,8 @@ class _Awaited:
         (_Nothing, "'_Nothing' does nothing"),
         (_NotAsync, "let its `run` be an `async def`"),
         (_Awaited, "let its `enqueue` be a `def`, as sync code enqueues too"),
+        (_not_asked, r"cannot go around a run: let it take \(job, call_next\). It is _not_asked\(new"),
+        (lambda job, call_next: None, r"cannot be asked at an enqueue: let it take \(new\)"),
     ],
 )
 def test_what_is_no_middleware_is_refused_where_it_is_declared(middleware: Any, why: str) -> None:
@@ -469,7 +474,7 @@ async def test_the_middleware_of_a_test_is_forgotten_after_it(rota_app: TestRota
     other = TestRota(rota_database, of=app)
     with pointed_at(app, other):
         app.middleware(lambda new: new)
-        other.middleware(_not_asked)
+        other.middleware(_around)
         assert len(app.middlewares.at_enqueue) == 2
 
     assert [name for name, _ in app.middlewares.at_enqueue] == ["_stamp"]

@@ -67,12 +67,14 @@ class Middleware:
                 raise ConfigurationError(
                     f"Middleware {name!r} cannot go around a run: let its `run` be an `async def`."
                 )
+            _check_takes(run, 2, f"Middleware {name!r} cannot go around a run: let it take (job, call_next)")
             self.around_run.append((name, filling(self._tasks.resources, run, f"Middleware {name!r}")))
         if enqueue is not None:
             if inspect.iscoroutinefunction(enqueue):
                 raise ConfigurationError(
                     f"Middleware {name!r} cannot be asked at an enqueue: let its `enqueue` be a `def`, as sync code enqueues too."
                 )
+            _check_takes(enqueue, 1, f"Middleware {name!r} cannot be asked at an enqueue: let it take (new)")
             self.at_enqueue.append((name, enqueue))
         return middleware
 
@@ -150,3 +152,11 @@ class Middleware:
             given, f"Task {changed.task!r} was not enqueued, as middleware changed its arguments"
         )
         return task.signature.encode(args, kwargs)
+
+
+def _check_takes(function: Callable[..., Any], count: int, refused: str) -> None:
+    """Refuse what cannot be called with so many arguments, where it is declared rather than at the first job."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError as error:
+        raise ConfigurationError(f"{refused}. It is {function.__name__}{inspect.signature(function)}.") from error
