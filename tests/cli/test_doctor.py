@@ -605,6 +605,34 @@ def test_jobs_that_nobody_will_take_are_found(doctor: Run, db: Db, rota_app: Tes
     assert doctor().grade("queued_jobs") == "ok"
 
 
+def test_lines_that_nobody_will_take_from_are_found(doctor: Run, db: Db) -> None:
+    db.execute("insert into rota.limits (task, running) values ('t', 1)")
+    db.execute("select rota.enqueue('t', due_at => rota.now() + interval '1 hour')")
+    assert doctor().grade("queued_jobs") == "ok"
+
+    db.execute("select rota.enqueue('t')")
+    told = doctor()
+    assert (told.code, told.grade("queued_jobs")) == (6, "problem")
+    assert "1 or more jobs are due" in told.found("queued_jobs")
+
+    join(db, tasks={"other": 1})
+    assert "no running worker knows these tasks: t (version 1) in default: 1" in doctor().found("queued_jobs")
+
+    join(db, tasks={"t": 1})
+    assert doctor().grade("queued_jobs") == "ok"
+
+
+def test_jobs_that_nobody_will_put_into_their_line_are_found(doctor: Run, db: Db, rota_app: TestRota) -> None:
+    db.execute("insert into rota.limits (task, running) values ('t', 1)")
+    db.execute("select rota.enqueue('t', due_at => rota.now() + interval '1 hour')")
+    rota_app.advance("2h")
+
+    told = doctor()
+
+    assert (told.code, told.grade("queued_jobs")) == (6, "problem")
+    assert "1 or more jobs are due, the oldest for 36" in told.found("queued_jobs")
+
+
 @pytest.mark.long
 def test_members_that_do_not_answer_are_found(doctor: Run, db: Db) -> None:
     join(db, "silent", lease=-1)

@@ -38,7 +38,7 @@ def test_queues_are_listed_and_shown_as_tables_and_as_json(rota: Run, dsn: str, 
     file = tmp_path / "queued_app.py"
     file.write_text("from rota import Rota\napp = Rota()\napp.task(name='t', queue='declared')(print)\n")
     add(db, 2, queue="mail", due_at="2024-01-01 UTC")
-    add(db, 1, queue="mail", state="blocked", place=1)
+    add(db, 1, queue="mail", state="blocked")
     join(db, queues=["mail"])
     rota("queues", "pause", "mail", "--reason", "provider is down", "--by", "ana", "--dsn", dsn)
     rota("queues", "limit", "mail", "--running", "3", "--rate", "100/1m", "--by", "bob", "--dsn", dsn)

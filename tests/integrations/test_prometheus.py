@@ -147,6 +147,26 @@ def test_what_others_wait_for_is_told_by_the_database(rota_app: TestRota, db: Db
     assert value(samples, "rota_schedule_lag_seconds") == 0
 
 
+def test_what_waits_in_lines_is_told_as_blocked_and_how_old_it_is(rota_app: TestRota, db: Db) -> None:
+    collector(rota_app, cache=0, count_up_to=10)
+
+    @rota_app.task(queue="mail", limit=1)
+    async def send() -> None: ...
+
+    for _ in range(15):
+        send.enqueue_sync()
+    db.execute("update rota.jobs set due_at = due_at - interval '90 seconds'")
+    db.execute("insert into rota.jobs (task, queue, state, after) values ('t', 'later', 'blocked', 7)")
+
+    samples = scraped(rota_app)
+
+    assert value(samples, "rota_queue_depth", queue="mail", state="blocked") == 10
+    assert value(samples, "rota_queue_depth", queue="later", state="blocked") == 1
+    assert value(samples, "rota_queue_depth", queue="mail", state="ready") == 0
+    assert value(samples, "rota_queue_oldest_age_seconds", queue="mail") == pytest.approx(90, abs=20)
+    assert value(samples, "rota_queue_oldest_age_seconds", queue="later") == 0
+
+
 def test_counts_end_at_their_bound_and_the_help_says_so(rota_app: TestRota, db: Db) -> None:
     collector(rota_app, cache=0, count_up_to=10)
     db.execute("insert into rota.jobs (task, queue) select 't', 'mail' from generate_series(1, 25)")
@@ -186,9 +206,10 @@ def test_a_queue_of_the_app_that_is_empty_is_told_as_empty(rota_app: TestRota) -
 
     for queue in ("mail", "clock"):
         depths = [
-            value(samples, "rota_queue_depth", queue=queue, state=state) for state in ("ready", "scheduled", "running")
+            value(samples, "rota_queue_depth", queue=queue, state=state)
+            for state in ("ready", "scheduled", "blocked", "running")
         ]
-        assert depths == [0, 0, 0]
+        assert depths == [0, 0, 0, 0]
         assert value(samples, "rota_queue_oldest_age_seconds", queue=queue) == 0
 
 

@@ -168,6 +168,7 @@ def test_it_joins_its_line_when_it_is_due(rota_app: TestRota, db: Db) -> None:
     (job,) = put(db, delay=5400)
     told = why(rota_app, job)
     assert told.startswith("It joins its line at ")
+    assert f"To have it join now: rota jobs retry {job}." in told
     assert "UTC, in 1 h 29 min, behind those that wait there: 3 now." in told
 
     rota_app.advance("2h")

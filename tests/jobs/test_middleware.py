@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 import rota
-from rota import ConfigurationError, InvalidArguments, NewJob, Retry, Rota, RunningJob, Snooze
+from rota import ConfigurationError, InvalidArguments, Limit, NewJob, Retry, Rota, RunningJob, Snooze
 from rota.facts import JobSnoozed, WorkerStarted
 from rota.testing import TestRota, fact
 
@@ -241,6 +241,30 @@ async def test_what_is_enqueued_can_be_changed_through_every_door(rota_app: Test
     assert [job.tags for job in jobs] == [("mail", "request:7"), *[("request:7",)] * 8]
 
 
+@pytest.mark.parametrize(
+    ("change", "named", "key"),
+    [
+        (lambda new: new.with_arguments(owner="acme"), None, "acme"),
+        (lambda new: new.with_arguments(owner="acme"), "by hand", "by hand"),
+        (lambda new: replace(new, key="other"), None, "other"),
+        (lambda new: replace(new.with_arguments(owner="acme"), key=None), "by hand", "acme"),
+        (lambda new: replace(new, priority=3), None, "nobody"),
+    ],
+)
+async def test_a_job_waits_in_the_line_of_what_it_was_changed_to(
+    rota_app: TestRota, rota_database: str, change: Callable[[NewJob], NewJob], named: str | None, key: str
+) -> None:
+    @rota_app.task(name="t", limit=Limit(running=1, by="owner"))
+    def send(owner: str = "nobody") -> None: ...
+
+    rota_app.middleware(lambda new: change(new))
+    job = await send.using(key=named).enqueue()
+
+    with psycopg.connect(rota_database) as db:
+        ((stored, line),) = db.execute("select key, line from rota.jobs where id = %s", [job.id]).fetchall()
+    assert (job.key, stored, line) == (key, key, send.bind(key).line)
+
+
 async def test_an_enqueue_can_be_refused_and_then_nothing_is_added(rota_app: TestRota) -> None:
     @rota_app.middleware
     class Quota:
@@ -321,6 +345,9 @@ async def test_a_change_that_cannot_be_is_refused(change: Any, why: str) -> None
 async def _not_asked(new: NewJob) -> NewJob: ...  # type: ignore[empty-body]
 
 
+async def _around(job: RunningJob, call_next: CallNext) -> Any: ...
+
+
 class _Nothing: ...
 
 
@@ -338,6 +365,8 @@ class _Awaited:
         (_Nothing, "'_Nothing' does nothing"),
         (_NotAsync, "let its `run` be an `async def`"),
         (_Awaited, "let its `enqueue` be a `def`, as sync code enqueues too"),
+        (_not_asked, r"cannot go around a run: let it take \(job, call_next\). It is _not_asked\(new"),
+        (lambda job, call_next: None, r"cannot be asked at an enqueue: let it take \(new\)"),
     ],
 )
 def test_what_is_no_middleware_is_refused_where_it_is_declared(middleware: Any, why: str) -> None:
@@ -445,7 +474,7 @@ async def test_the_middleware_of_a_test_is_forgotten_after_it(rota_app: TestRota
     other = TestRota(rota_database, of=app)
     with pointed_at(app, other):
         app.middleware(lambda new: new)
-        other.middleware(_not_asked)
+        other.middleware(_around)
         assert len(app.middlewares.at_enqueue) == 2
 
     assert [name for name, _ in app.middlewares.at_enqueue] == ["_stamp"]

@@ -46,7 +46,7 @@ import asyncio, atexit, ctypes, os, resource, signal, subprocess, sys, time
 from datetime import date, timedelta
 from pathlib import Path
 
-from rota import Discard, Retry, Rota, Snooze, current_job
+from rota import Discard, Limit, Retry, Rota, Snooze, current_job
 
 app = Rota("postgresql://nobody@127.0.0.1:1/nowhere", pool_size=1)
 task = app.task
@@ -67,6 +67,11 @@ async def later_async(day: date, days: int) -> date:
 @task(executor="process")
 def pid() -> int:
     return os.getpid()
+
+
+@task(executor="process", limit=Limit(running=1, by="key"), retry=None)
+def in_line(key: str, number: int) -> int:
+    return number
 
 
 @task(executor="process")
@@ -939,6 +944,14 @@ async def test_a_job_in_a_child_reports_and_saves(app: TestRota, tasks: ModuleTy
 
     assert await job.wait() == [{"page": 3}, f"rota:{job.id}", 1]
     await working
+
+
+async def test_a_job_of_a_limited_task_runs_in_a_child(app: TestRota, tasks: ModuleType) -> None:
+    jobs = await app.enqueue_many([tasks.in_line.bind("a", number) for number in range(3)])
+
+    await app.drain()
+
+    assert [await job.wait(timeout=5) for job in jobs] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["commit", pytest.param("commit_async", marks=pytest.mark.long)])

@@ -60,7 +60,8 @@ def test_every_queue_that_anyone_knows_of_is_listed(rota_app: TestRota, db: Db) 
     join(db, "gone:1", queues=["forgotten"], lease=-1)
     add(db, 2, queue="mail")
     add(db, 1, queue="mail", priority=5, due_at="2999-01-01 UTC")
-    add(db, 3, queue="mail", state="blocked", place=7)
+    db.execute("insert into rota.lines (id, task) values (%s, 't')", [UUID(int=7)])
+    add(db, 3, queue="mail", state="blocked", line=UUID(int=7), place=7)
     add(db, 1, queue="later", state="blocked")
     add(db, 1, queue="after", state="blocked", after=1)
     add(db, 4, queue="busy", **RUNNING)
@@ -303,7 +304,8 @@ def test_counting_ends_somewhere_and_says_so(rota_app: TestRota, db: Db, monkeyp
         where state = 'blocked'
         """
     )
-    db.execute("vacuum analyze rota.jobs")
+    db.execute("insert into rota.lines (id, task) select line, task from rota.jobs where line is not null")
+    db.execute("vacuum analyze rota.jobs, rota.lines")
 
     def counted(view: QueueView) -> tuple[int, int, int, int, bool]:
         return (view.queued, view.due, view.blocked, view.running, view.at_least)
@@ -316,6 +318,23 @@ def test_counting_ends_somewhere_and_says_so(rota_app: TestRota, db: Db, monkeyp
     plan = db.execute(sql, query.params, prepare=False).fetchone()
     assert plan is not None
     assert _rows_read(plan[0][0]["Plan"]) < 1_000
+
+
+@pytest.mark.parametrize(("long", "told"), [(["mail"], 11), (["mail", "films", "songs"], 3)])
+def test_a_long_line_does_not_hide_the_others(
+    rota_app: TestRota, monkeypatch: pytest.MonkeyPatch, long: list[str], told: int
+) -> None:
+    monkeypatch.setattr(queue_view, "_MOST", 11)
+    for queue in ("mail", "films", "songs", "images"):
+        task = rota_app.task(name=queue, queue=queue, limit=1)(lambda: None)
+        rota_app.enqueue_many_sync([task.bind()] * (30 if queue in long else 1))
+
+    views = rota_app.queues.list_sync()
+
+    assert {view.name: view.blocked for view in views} == dict.fromkeys(["mail", "films", "songs", "images"], 1) | (
+        dict.fromkeys(long, told)
+    )
+    assert all(view.at_least for view in views)
 
 
 async def test_a_worker_of_some_queues_looks_when_something_is_said_about_one_of_them_or_all(

@@ -400,9 +400,13 @@ def _none() -> None: ...
 def _unknown() -> Missing: ...  # type: ignore[name-defined]  # noqa: F821
 
 
+def _asking(host: str, port: int = 5432) -> Pool: ...  # type: ignore[empty-body]
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
+        (_asking, "nobody would give it host. Let each default to rota.inject"),
         (_nothing, "annotate what it returns or yields"),
         (_bare, r"write Iterator\[Pool\]"),
         (_none, "nothing can be found by it"),
@@ -410,7 +414,7 @@ def _unknown() -> Missing: ...  # type: ignore[name-defined]  # noqa: F821
         (Pool, "it is a function"),
     ],
 )
-def test_a_provider_that_does_not_say_what_it_provides_is_refused(function: Any, why: str) -> None:
+def test_a_provider_that_does_not_say_what_it_provides_or_cannot_be_called_is_refused(function: Any, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         Rota("postgresql://127.0.0.1:1/nowhere").resource(function)
 
@@ -426,6 +430,9 @@ def _unannotated(pool=rota.inject()) -> None: ...  # type: ignore[no-untyped-def
 def _in_the_middle(pool: Pool = rota.inject(), n: int = 1) -> None: ...
 
 
+def _uncalled(pool: Pool = rota.inject) -> None: ...  # type: ignore[assignment]
+
+
 def _by_position(pool: Pool = rota.inject(), /) -> None: ...
 
 
@@ -433,6 +440,7 @@ def _by_position(pool: Pool = rota.inject(), /) -> None: ...
     ("function", "why"),
     [
         (_unannotated, "'pool' filled in: it has no annotation"),
+        (_uncalled, r"'pool' default to rota.inject itself: write rota.inject\(\)"),
         (_in_the_middle, r"takes 'n' after 'pool', which is filled in.*Put what is injected last, or after a \*"),
         (_by_position, "'pool' filled in, which is passed by position only"),
     ],

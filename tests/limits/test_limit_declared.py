@@ -50,6 +50,9 @@ def test_a_limit_that_cannot_hold_is_refused_where_it_is_declared_with_the_field
     [
         (Limit(running=1, by="order"), "order"),
         (Limit(running=1, by=lambda order: order), "order"),
+        (Limit(running=1, by=str), "cannot be called with arguments by their names"),
+        (Limit(running=1, by=lambda parcel, /: parcel), "it takes parcel by position only"),
+        (Limit(running=1, by=lambda *parcels: parcels), r"it takes *parcels by position only"),
         ("1", "limit cannot be '1'"),
         (True, "limit cannot be True"),
         (0, "running is 0"),
@@ -87,17 +90,18 @@ async def test_the_key_is_what_the_limit_is_by_unless_one_is_given(rota_app: Tes
     assert {job.state for job in (*jobs, *long)} == {"blocked"}
 
 
-async def test_python_and_sql_find_the_same_line(rota_app: TestRota, db: psycopg.Connection[Any]) -> None:
+@pytest.mark.parametrize("order", ["ü 7", ""])
+async def test_python_and_sql_find_the_same_line(rota_app: TestRota, db: psycopg.Connection[Any], order: str) -> None:
     @rota_app.task(name="ship", limit=Limit(running=1, by="order"))
     async def ship(order: str) -> None: ...
 
     await rota_app.drain()  # a worker writes down what tasks declare
-    await ship.enqueue("ü 7")
-    db.execute("select rota.enqueue('ship', '{\"order\": \"ü 7\"}')")
-    db.execute("select rota.enqueue('ship', '{\"order\": \"other\"}', key => 'ü 7')")
+    await ship.enqueue(order)
+    db.execute("select rota.enqueue('ship', jsonb_build_object('order', %s::text))", [order])
+    db.execute("select rota.enqueue('ship', '{\"order\": \"other\"}', key => %s)", [order])
 
     lines = db.execute("select distinct line from rota.jobs").fetchall()
-    assert lines == [(digest("ship", "ü 7"),)]
+    assert lines == [(digest("ship", order),)]
 
 
 async def test_a_key_of_any_length_has_a_line(rota_app: TestRota) -> None:
@@ -108,6 +112,17 @@ async def test_a_key_of_any_length_has_a_line(rota_app: TestRota) -> None:
 
     assert len(set(keys)) == 3
     assert await rota_app.drain() == 3
+
+
+@pytest.mark.parametrize("key", ["a\0b", "a\ud800b"], ids=["nul", "surrogate"])
+async def test_a_key_that_postgresql_cannot_hold_has_a_line(rota_app: TestRota, key: str) -> None:
+    @rota_app.task(limit=Limit(running=1, by=lambda: key))
+    async def read() -> None: ...
+
+    jobs = await rota_app.enqueue_many([read.bind(), read.bind()])
+
+    assert jobs[0].key == jobs[1].key
+    assert await rota_app.drain() == 2
 
 
 async def test_what_a_worker_declares_replaces_what_was_and_is_lifted_when_nobody_has_it(

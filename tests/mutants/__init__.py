@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     batches,
+    blocked,
     changes,
     collapse,
     concurrency,
@@ -57,6 +58,7 @@ MUTANTS = [
     *health.MUTANTS,
     *facts_told.MUTANTS,
     *web.MUTANTS,
+    *blocked.MUTANTS,
     *batches.MUTANTS,
     *recycling.MUTANTS,
     *steering.MUTANTS,

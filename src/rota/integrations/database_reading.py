@@ -19,7 +19,8 @@ from rota.app import Rota
 from rota.clock import boottime
 from rota.errors import RotaError
 from rota.integrations.counting import MOST_NAMES, OTHERS
-from rota.jobs.depth import LaneHead, QueueDepth, count_open_letters, count_running, lane_heads, queue_depths
+from rota.jobs.depth import QueueDepth, count_open_letters, count_running, lane_heads, queue_depths
+from rota.jobs.queue_view import count_blocked
 from rota.leases.inspect import count_members
 from rota.pollers.due import Plan
 from rota.pollers.inspect import Backlog, count_due, count_parked
@@ -48,6 +49,7 @@ class Reading:
     oldest: dict[str, float] | None = None
     depths: dict[str, QueueDepth] | None = None
     running: dict[str, int] | None = None
+    blocked: dict[str, int] | None = None
     letters: int | None = None
     members: int | None = None
     schedules: list[str] = field(default_factory=list)
@@ -136,13 +138,19 @@ class DatabaseReader:
                 reading.schedules = await told(schedule_names(most=MOST_NAMES)) or []
                 heads = await told(lane_heads(own))
                 if heads is not None:
-                    reading.oldest = names.largest(heads)
+                    reading.oldest = names.largest((head.queue, head.oldest_seconds) for head in heads)
                 reading.up = not missing
 
                 reading.letters = await told(count_open_letters(most=most))
                 running = await told(count_running(most=most))
                 if running is not None:
                     reading.running = names.add_up(running.items(), 0)
+                blocked = await told(count_blocked(most=most))
+                if blocked is not None:
+                    reading.blocked = names.add_up(((each.queue, each.jobs) for each in blocked), 0)
+                if heads is not None and blocked is not None:
+                    ages = [(head.queue, head.oldest_seconds) for head in heads]
+                    reading.oldest = names.largest([*ages, *((each.queue, each.oldest_seconds) for each in blocked)])
                 depths = await told(queue_depths(heads or [], most=most, first=own))
                 if heads is not None and depths is not None:
                     reading.depths = names.add_up(depths.items(), QueueDepth())
@@ -193,11 +201,11 @@ class _Names:
         self._own = own[:MOST_NAMES]
         self._known = set(self._own)
 
-    def largest(self, heads: Iterable[LaneHead]) -> dict[str, float]:
+    def largest(self, numbers: Iterable[tuple[str, float]]) -> dict[str, float]:
         found = dict.fromkeys(self._own, 0.0)
-        for head in heads:
-            name = self._name(head.queue)
-            found[name] = max(found.get(name, 0.0), head.oldest_seconds)
+        for queue, number in numbers:
+            name = self._name(queue)
+            found[name] = max(found.get(name, 0.0), number)
         return found
 
     def add_up(self, numbers: Iterable[tuple[str, N]], nothing: N) -> dict[str, N]:

@@ -116,12 +116,15 @@ METRICS = {
         ),
         _database(
             "rota_queue_depth",
-            "Jobs that are ready, scheduled for later, or running; 0 for a queue of the app that is empty. "
-            f"{_BOUNDED} For each priority; a share of it beyond 20 of them.",
+            "Jobs that are ready, scheduled for later, blocked (by a limit of their task, or until others have ended), or running; 0 "
+            f"for a queue of the app that is empty. {_BOUNDED} For each priority, and for all that is blocked; a share of it beyond "
+            "20 of them.",
             *("queue", "state"),
         ),
         _database(
-            "rota_queue_oldest_age_seconds", "For how long the oldest job that nobody has taken has been due.", "queue"
+            "rota_queue_oldest_age_seconds",
+            "For how long the oldest job that nobody has taken has been due, also one that a limit holds back.",
+            "queue",
         ),
         _database("rota_dead_letters", f"Dead letters that nobody has resolved. {_BOUNDED}"),
         _database("rota_members", "Processes that have a lease."),

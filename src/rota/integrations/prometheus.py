@@ -148,6 +148,8 @@ class RotaCollector:
             families.add("rota_queue_oldest_age_seconds", (queue,), seconds)
         for queue, jobs in (told.running or {}).items():
             families.add("rota_queue_depth", (queue, "running"), jobs)
+        for queue, jobs in (told.blocked or {}).items():
+            families.add("rota_queue_depth", (queue, "blocked"), jobs)
         families.add("rota_dead_letters", (), told.letters)
         families.add("rota_members", (), told.members)
         families.add("rota_schedule_lag_seconds", (), told.schedule_lag)

@@ -21,7 +21,14 @@ Key = Callable[..., object] | str
 def check_by(by: Key | None, kind: str, signature: Signature) -> None:
     """Refuse a function of what the task does not have, where it is declared rather than at the first enqueue."""
     if callable(by):
-        asked = set(_asked(by) or ())
+        try:
+            asked = set(_asked(by) or ())
+        except (TypeError, ValueError) as error:
+            name = signature.names[0] if signature.names else "argument"
+            raise ConfigurationError(
+                f"{kind}(by={by!r}) cannot be called with arguments by their names: {error}. Write by=lambda {name}: ..., with "
+                "parameters named after the task's."
+            ) from error
         if not asked <= set(signature.names):
             raise ConfigurationError(
                 f"{kind}(by=...) asks for {', '.join(sorted(asked - set(signature.names)))}, and the task has only "
@@ -86,8 +93,10 @@ def _plain(value: object) -> object:
 
 
 def _asked(function: Callable[..., object]) -> list[str] | None:
-    """The names of the arguments that a function wants; None for all of them."""
+    """The names of the arguments that a function wants; None for all of them. Raises ValueError where it takes none by name."""
     parameters = inspect.signature(function).parameters.values()
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return None
-    return [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_POSITIONAL]
+    if nameless := [str(each) for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL)]:
+        raise ValueError(f"it takes {', '.join(nameless)} by position only")
+    return [each.name for each in parameters]

@@ -61,7 +61,8 @@ class Errand:
 
     def to_message(self) -> dict[str, Any]:
         slot_at = self.job.slot_at and self.job.slot_at.isoformat()
-        job = self.job._asdict() | {"due_at": self.job.due_at.isoformat(), "slot_at": slot_at}
+        # the line it is in is nothing to the body
+        job = self.job._asdict() | {"due_at": self.job.due_at.isoformat(), "slot_at": slot_at, "line": None}
         errand = {"job": job, "places": self.places, "path": self.path, "schema": self.schema, "dsn": self.dsn}
         return errand | {"trace": self.trace}
 

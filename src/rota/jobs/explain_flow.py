@@ -194,8 +194,9 @@ def _in_line(job: Job[Any], flow: Flow) -> Iterator[str]:
         return
     if line.place is None:
         waiting = f", behind those that wait there: {_many(line.ahead)} now" if line.ahead else ""
-        when = "joins its line within moments" if job.due_at <= now else f"joins its line {_when(job.due_at, now)}"
-        yield f"It {when}{waiting}."
+        when = "within moments" if job.due_at <= now else _when(job.due_at, now)
+        sooner = "" if job.due_at <= now else f" To have it join now: rota jobs retry {job.id}."
+        yield f"It joins its line {when}{waiting}.{sooner}"
         return
     key = f" with the key {job.key!r}" if line.by_key and job.key is not None else ""
     if line.running is not None and line.held >= line.running:
@@ -215,7 +216,7 @@ def _in_line(job: Job[Any], flow: Flow) -> Iterator[str]:
         who = f"Job {line.first}" if line.ahead else "It"
         yield (
             f"{who} is tried again {_when(line.first_due_at, now)}, and keeps its place until then: what stands behind it waits with "
-            "it, as the limit of its task says."
+            f"it, as the limit of its task says. To try it now: rota jobs retry {line.first}."
         )
 
 

@@ -6,6 +6,7 @@ worker that starts, as jobs may come from callers who do not know: plain SQL, or
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -23,6 +24,7 @@ __all__ = ["Limit", "declare_limits", "read_limit"]
 
 Retries = Literal["step_aside", "hold_line"]
 LONGEST_KEY = 500
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,8 @@ class Limit:
         if self.by is None or new.key is not None:
             return new.key
         key = key_by(self.by, "Limit", "limit", new.task, signature, args, kwargs)
-        # as a key that someone gives; a longer one is as good as its digest, which nobody can read
-        return key if 0 < len(key) <= LONGEST_KEY and "\x00" not in key else str(digest("", key))
+        # a longer one is as good as its digest, which nobody can read; no text of PostgreSQL's holds the others
+        return key if len(key) <= LONGEST_KEY and not _UNSTORABLE.search(key) else str(digest("", key))
 
     def line_of(self, task: str, key: str | None) -> UUID:
         """Where jobs of the task with this key wait; in SQL this is `line_of`."""

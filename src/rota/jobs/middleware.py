@@ -67,12 +67,14 @@ class Middleware:
                 raise ConfigurationError(
                     f"Middleware {name!r} cannot go around a run: let its `run` be an `async def`."
                 )
+            _check_takes(run, 2, f"Middleware {name!r} cannot go around a run: let it take (job, call_next)")
             self.around_run.append((name, filling(self._tasks.resources, run, f"Middleware {name!r}")))
         if enqueue is not None:
             if inspect.iscoroutinefunction(enqueue):
                 raise ConfigurationError(
                     f"Middleware {name!r} cannot be asked at an enqueue: let its `enqueue` be a `def`, as sync code enqueues too."
                 )
+            _check_takes(enqueue, 1, f"Middleware {name!r} cannot be asked at an enqueue: let it take (new)")
             self.at_enqueue.append((name, enqueue))
         return middleware
 
@@ -112,7 +114,7 @@ class Middleware:
             raise ConfigurationError(
                 f"Middleware gave a job of {new.task!r} both a delay and a time. Set the other to None."
             )
-        return replace(
+        checked = replace(
             changed,
             args=new.args if changed.args == new.args else self._arguments(changed),
             queue=check_name("queue", changed.queue, 200),
@@ -123,6 +125,22 @@ class Middleware:
             key=None if changed.key is None else check_name("key", str(changed.key), 500),
             retention=None if changed.retention is None else check_name("retention", changed.retention, 40),
         )
+        return self._lined_up(new, checked)
+
+    def _lined_up(self, new: NewJob, changed: NewJob) -> NewJob:
+        """In the line of the key that it has now: the one that was given, or that of its arguments."""
+        task = self._tasks.get(new.task)
+        limit = None if task is None else task.options.limit
+        if task is None or limit is None or (changed.key, changed.args) == (new.key, new.args):
+            return changed
+
+        def of_arguments(job: NewJob) -> str | None:
+            args, kwargs = task.signature.decode(job.arguments)
+            return limit.key_of(replace(job, key=None), task.signature, args, kwargs)
+
+        follows = changed.key is None or (changed.key == new.key and of_arguments(new) == new.key)
+        key = of_arguments(changed) if follows else changed.key
+        return replace(changed, key=key, line=limit.line_of(new.task, key))
 
     def _arguments(self, changed: NewJob) -> str:
         """Changed arguments as they are stored, if they fit the task."""
@@ -136,3 +154,11 @@ class Middleware:
             whole=changed.lacks is None,
         )
         return task.signature.encode(args, kwargs, whole=changed.lacks is None)
+
+
+def _check_takes(function: Callable[..., Any], count: int, refused: str) -> None:
+    """Refuse what cannot be called with so many arguments, where it is declared rather than at the first job."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError as error:
+        raise ConfigurationError(f"{refused}. It is {function.__name__}{inspect.signature(function)}.") from error

@@ -54,27 +54,53 @@ class _Blocked(NamedTuple):
     queue: str
     jobs: int
     oldest_seconds: float
+    at_least: bool
 
 
 # Found by three indexes, as none has all of it: in line, not in line yet, and waiting for a batch. Asked for in the order of an
-# index it is read from there, and not looked for in the whole table.
+# index it is read from there, and not looked for in the whole table. Each line has a share of the bound, so that a long one
+# does not hide the others; those that have more share the bound once more.
 BLOCKED = statement(
     "count_blocked",
     """
+    with line as materialized (
+        select line.id from {schema}.lines as line order by line.id limit %(most)s
+    ), few as materialized (
+        select line.id, job.queue, job.due_at, job.turn = share.jobs as is_long
+        from (select greatest(2, %(most)s::bigint / greatest(1, count(*))) as jobs from line) as share
+        cross join line
+        cross join lateral (
+            select job.queue, job.due_at, row_number() over (order by job.place) as turn
+            from {schema}.jobs as job
+            where job.line = line.id and job.state = 'blocked' and job.place > 0
+            order by job.place
+            limit share.jobs
+        ) as job
+    ), long as materialized (
+        select few.id from few where few.is_long
+    )
     select
         blocked.queue, count(*),
-        coalesce(greatest(0, extract(epoch from (select {schema}.now()) - min(blocked.due_at))), 0)::float8
+        coalesce(greatest(0, extract(epoch from (select {schema}.now()) - min(blocked.due_at))), 0)::float8,
+        bool_or(blocked.is_cut)
     from (
-        (
-            select job.queue, job.due_at
+        select few.queue, few.due_at, false as is_cut
+        from few
+        where few.id not in (select long.id from long)
+        union all
+        select job.queue, job.due_at, job.turn = share.jobs
+        from (select greatest(2, %(most)s::bigint / greatest(1, count(*))) as jobs from long) as share
+        cross join long
+        cross join lateral (
+            select job.queue, job.due_at, row_number() over (order by job.place) as turn
             from {schema}.jobs as job
-            where job.state = 'blocked' and job.place > 0
-            order by job.line, job.place
-            limit %(most)s
-        )
+            where job.line = long.id and job.state = 'blocked' and job.place > 0
+            order by job.place
+            limit share.jobs
+        ) as job
         union all
         (
-            select job.queue, job.due_at
+            select job.queue, job.due_at, false
             from {schema}.jobs as job
             where job.state = 'blocked' and job.place is null and job.after is null
             order by job.due_at, job.id
@@ -83,7 +109,7 @@ BLOCKED = statement(
         union all
         (
             -- when these were due says nothing: nobody could have run them
-            select job.queue, null
+            select job.queue, null, false
             from {schema}.jobs as job
             where job.after is not null
             order by job.after
@@ -96,7 +122,7 @@ BLOCKED = statement(
 
 
 def count_blocked(*, most: int) -> Query[list[_Blocked]]:
-    """What is blocked, by queue; of each kind no more than `most`."""
+    """What is blocked, by queue; of each kind no more than `most`, and of each line its share of that."""
     return BLOCKED.query({"most": most}, read=many(_Blocked))
 
 
@@ -232,4 +258,5 @@ def _reached(depth: QueueDepth, look: _Look) -> bool:
     """Whether there may be more than was counted."""
     share = max(1, _MOST // max(1, -(-len(look.heads) // 20)))  # of a lane, as in `depth`
     of_all = (sum(each.jobs for each in look.blocked.values()), sum(look.running.values()))
-    return max(depth.ready, depth.scheduled) >= share or max(of_all) >= _MOST or len(look.heads) >= _LANES
+    is_cut = max(of_all) >= _MOST or any(each.at_least for each in look.blocked.values())
+    return is_cut or max(depth.ready, depth.scheduled) >= share or len(look.heads) >= _LANES

@@ -15,7 +15,7 @@ from rota.jobs.job import Job, JobId, Owner
 from rota.jobs.letters import Letter, get_letter
 from rota.jobs.resolve import find_holder, retry_letter
 from rota.postgres.audit import record
-from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
+from rota.postgres.query import Query, Row, Steps, nothing, statement
 
 __all__ = ["retry_job"]
 
@@ -23,10 +23,12 @@ __all__ = ["retry_job"]
 def retry_job(id: JobId, channel: str, actor: str, app: Owner) -> Steps[Job[Any]]:
     """Have the job tried now; returns the one that will run. See Jobs.retry."""
     number = check_id(id)
-    state = yield _hasten(number, channel)
+    live: Row | None = yield _hasten(number, channel)
     again: JobId | None = number
-    if state is not None:
-        _refuse_busy(id, state)
+    if live is not None:
+        state, is_hastened = live
+        if not is_hastened:
+            _refuse_busy(id, state)
         yield record(actor, "retry", {"job": id})
     elif (yield get_letter(number)) is not None:
         again = yield from _retry_dead(number, channel, actor)
@@ -48,7 +50,10 @@ HASTEN = statement(
     "hasten_job",
     """
     with live as materialized (
-        select job.id, job.state, job.queue
+        select
+            job.id, job.state, job.queue,
+            -- one that is blocked and due has only others to wait for
+            job.state = 'queued' or (job.state = 'blocked' and job.after is null and job.due_at > {schema}.now()) as waits
         from {schema}.jobs as job
         where job.id = %(id)s
         for update
@@ -57,18 +62,18 @@ HASTEN = statement(
         set due_at = least(job.due_at, {schema}.now())
         from live
         where job.id = live.id
-          and live.state = 'queued'
+          and live.waits
     ), woken as materialized (
-        select count({schema}.notify(%(channel)s, live.queue)) from live where live.state = 'queued'
+        select count({schema}.notify(%(channel)s, live.queue)) from live where live.waits
     )
-    select live.state from live, woken
+    select live.state, live.waits from live, woken
     """,
 )
 
 
-def _hasten(id: JobId, channel: str) -> Query[str | None]:
-    """Make the job due now if it is queued; returns its state, or None if it is not among the live ones."""
-    return HASTEN.query({"id": id, "channel": channel}, read=scalar)
+def _hasten(id: JobId, channel: str) -> Query[Row | None]:
+    """Make the job due now if it waits for its time; returns its state and whether it did, None if it is not a live one."""
+    return HASTEN.query({"id": id, "channel": channel}, read=_row)
 
 
 def _refuse_busy(id: JobId, state: str) -> None:
@@ -79,8 +84,8 @@ def _refuse_busy(id: JobId, state: str) -> None:
         )
     if state == "blocked":
         raise NotPossible(
-            f"Job {id} is blocked: it waits for others, of its key, its limit or its chain, and is queued when those have ended. "
-            f"`rota jobs explain {id}` tells more."
+            f"Job {id} is blocked: it is due, and waits for other jobs, not for its time. `rota jobs explain {id}` tells which, and "
+            "what it takes for it to begin."
         )
 
 

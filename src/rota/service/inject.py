@@ -63,6 +63,8 @@ def wanted(function: Callable[..., Any], who: str) -> dict[str, Key]:
         return {}  # what has no signature is refused by those who need one
     wants: dict[str, Key] = {}
     for each in parameters:
+        if each.default is inject:
+            raise ConfigurationError(f"{who} has {each.name!r} default to rota.inject itself: write rota.inject().")
         if each.default is _INJECTED:
             if each.kind is Parameter.POSITIONAL_ONLY:
                 raise ConfigurationError(

@@ -9,6 +9,7 @@ import typing
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
 from dataclasses import dataclass
+from inspect import Parameter
 from typing import Any, Literal, get_args
 
 from rota.errors import ConfigurationError
@@ -105,9 +106,21 @@ def define(function: Callable[..., Any], scope: Any) -> Resource:
             f"{who} does not say what it provides: its return annotation {said!r} cannot be read ({error}). Annotate it with the "
             "type by which others ask for it, defined or imported at the top of the module."
         ) from error
+    wants = wanted(function, who)
+    if lacking := [name for name, each in inspect.signature(function).parameters.items() if _lacks_a_value(each)]:
+        raise ConfigurationError(
+            f"{who} cannot be opened: nobody would give it {', '.join(lacking)}. Let each default to rota.inject(), or to a value."
+        )
     is_async = inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code)
     is_async = is_async or origin is AbstractAsyncContextManager
-    return Resource(function, provides, scope, wanted(function, who), entered, is_async)
+    return Resource(function, provides, scope, wants, entered, is_async)
+
+
+def _lacks_a_value(parameter: Parameter) -> bool:
+    return parameter.default is Parameter.empty and parameter.kind not in (
+        Parameter.VAR_POSITIONAL,
+        Parameter.VAR_KEYWORD,
+    )
 
 
 class Resources:

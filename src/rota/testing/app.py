@@ -83,8 +83,11 @@ class TestRota(Rota):
             ) from error
 
     def enqueued(self, task: Task[..., Any] | str | None = None) -> list[Job[Any]]:
-        """The jobs that are queued, due or not, of one task or of all; the newest last."""
-        return list(reversed(self.jobs.list_sync(state="queued", task=task, limit=10_000)))
+        """The jobs that wait, due or not, in a line or not, of one task or of all; the newest last."""
+        waiting = [
+            job for state in ("queued", "blocked") for job in self.jobs.list_sync(state=state, task=task, limit=10_000)
+        ]
+        return sorted(waiting, key=lambda job: job.id)
 
     def close_everywhere(self) -> None:
         """Close what sync callers opened, and what is left on event loops that are idle now."""

@@ -43,7 +43,7 @@ ADVANCE = statement(
     )
     -- a worker listens for its own queues only, so each that may have become due is named
     select pg_notify(%(channel)s, waiting.queue)
-    from moved, (select distinct queue from {schema}.jobs where state = 'queued') as waiting
+    from moved, (select distinct queue from {schema}.jobs where state in ('queued', 'blocked')) as waiting
     union all
     select pg_notify(%(schedules)s, '') from moved
     union all

@@ -122,7 +122,7 @@ LOOK_AT_HEADS = statement(
     from (
         select
             lane.queue, job.task, job.version, extract(epoch from (select {schema}.now()) - job.due_at) as seconds
-        from unnest(%(queues)s::text[], %(priorities)s::smallint[]) as lane(queue, priority)
+        from unnest(%(queues)s::text[], %(priorities)s::smallint[], %(of_lines)s::boolean[]) as lane(queue, priority, of_lines)
         cross join lateral (
             select job.task, job.version, job.due_at
             from {schema}.jobs as job
@@ -133,6 +133,30 @@ LOOK_AT_HEADS = statement(
             order by job.due_at, job.id
             limit %(head)s
         ) as job
+        where not lane.of_lines
+        union all
+        -- of lines that may be taken from each counts as one, whatever stands in it
+        select lane.queue, line.task, line.version, extract(epoch from (select {schema}.now()) - line.ready_at)
+        from unnest(%(queues)s::text[], %(priorities)s::smallint[], %(of_lines)s::boolean[]) as lane(queue, priority, of_lines)
+        cross join lateral (
+            select line.task, line.version, line.ready_at
+            from {schema}.lines as line
+            where line.queue = lane.queue
+              and line.priority = lane.priority
+              and line.ready_at <= (select {schema}.now())
+            order by line.ready_at, line.id
+            limit %(head)s
+        ) as line
+        where lane.of_lines
+        union all
+        (
+            -- a worker puts these into their lines when they are due
+            select job.queue, job.task, job.version, extract(epoch from (select {schema}.now()) - job.due_at)
+            from {schema}.jobs as job
+            where job.state = 'blocked' and job.place is null and job.after is null and job.due_at <= (select {schema}.now())
+            order by job.due_at, job.id
+            limit %(head)s
+        )
     ) as head
     group by head.queue, head.task
     order by head.queue, head.task
@@ -141,14 +165,15 @@ LOOK_AT_HEADS = statement(
 
 
 def _waiting(patient: Patient) -> list[_Waiting]:
-    """What is due at the head of each lane, by queue and task; reads no more than that, however much is queued."""
+    """What is due at the head of each lane, by queue and task; reads no more than that, however much waits."""
     lanes = [lane for lane in patient.ask(find_lanes(None)).lanes if lane.due_in <= 0][:_LANES]
     params = {
         "queues": [lane.queue for lane in lanes],
         "priorities": [lane.priority for lane in lanes],
+        "of_lines": [lane.lines for lane in lanes],
         "head": _HEAD,
     }
-    return patient.ask(LOOK_AT_HEADS.query(params, read=many(_Waiting))) if lanes else []
+    return patient.ask(LOOK_AT_HEADS.query(params, read=many(_Waiting)))
 
 
 def queued_jobs(patient: Patient) -> Finding:
@@ -181,7 +206,7 @@ def queued_jobs(patient: Patient) -> Finding:
             f"no running worker knows these tasks: {told}",
             "Their jobs stay until one does: the workers run older code, the app does not import the module, or it was renamed.",
             "deploy code that has them, or keep an old name with @task(name=...)",
-            *(patient.command("jobs", "list", "--state", "queued", "--task", each.task) for each in unknown[:3]),
+            *(patient.command("jobs", "list", "--task", each.task) for each in unknown[:3]),
         )
     return ok(f"{len(workers)} worker(s) for all that is due, the oldest for {oldest:.1f} s")
 
