@@ -70,6 +70,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", disk], check=True)
 
 
+@pytest.mark.long
 def test_a_full_disk_is_told_to_callers_and_waited_for_by_workers(
     own_server: Any, small_disk: Path, tmp_path: Path
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_full_disk_is_told_to_callers_and_waited_for_by_workers(
         assert identities(admin) == [None]
 
 
+@pytest.mark.long
 def test_a_full_queue_of_notifications_stops_neither_callers_nor_workers(own_server: Any, tmp_path: Path) -> None:
     """Some session listens and sleeps in a transaction. From then on PostgreSQL refuses every commit that notifies."""
     if own_server.binaries.major < 17:

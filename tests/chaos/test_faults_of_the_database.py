@@ -112,6 +112,7 @@ async def test_a_slow_database_costs_no_lease_and_jobs_run(
     assert {(await job.refresh()).attempt for job in [held, *jobs]} == {1}
 
 
+@pytest.mark.long
 async def test_a_database_that_turns_read_only_is_waited_for(
     rota_app: TestRota, rota_worker: StartWorker, admin: Admin
 ) -> None:
@@ -161,6 +162,7 @@ def standby(own_server: Any, tmp_path: Path) -> Iterator[str]:
         yield make_conninfo(server.start(), dbname=primary["dbname"])
 
 
+@pytest.mark.long
 def test_a_failover_forgets_the_last_commits_and_what_rests_on_them_is_void(
     own_server: Any, standby: str, tmp_path: Path
 ) -> None:

@@ -194,6 +194,7 @@ async def test_equal_lock_keys_are_harmless(
     assert identities(admin) == [None, "expired"]
 
 
+@pytest.mark.long
 async def test_an_operators_lock_holds_up_no_more_than_what_it_is_on(
     rota_app: TestRota, rota_worker: StartWorker, admin: Admin, tmp_path: Path
 ) -> None:

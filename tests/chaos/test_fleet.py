@@ -212,6 +212,7 @@ async def test_a_stop_during_a_start_reaches_the_one_that_starts(tmp_path: Path)
     assert await asyncio.wait_for(fleet.run(), 20) == 0
 
 
+@pytest.mark.long
 def test_a_signal_goes_on_to_all_and_running_jobs_finish(app: TestRota, fleets: Any, tmp_path: Path) -> None:
     fleet = fleets(2, "--concurrency", "1")
     pids = children(fleet)

@@ -29,6 +29,7 @@ def report(folder: str) -> str:
 """
 
 
+@pytest.mark.long
 async def test_a_sleeper_past_its_lease_is_fenced_and_told(
     rota_app: TestRota, rota_worker: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:

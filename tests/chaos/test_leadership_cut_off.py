@@ -49,6 +49,7 @@ FROZEN = {
 
 
 @pytest.mark.parametrize("where", list(FROZEN)[: None if LONG else 1])
+@pytest.mark.long
 def test_a_frozen_leader_is_followed_and_what_it_writes_late_is_refused(arena: Arena, where: str) -> None:
     leader = lead_before(arena, **FROZEN[where])
     last = arena.leader()

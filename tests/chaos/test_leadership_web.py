@@ -111,6 +111,7 @@ def webs(rota_database: str, tmp_path: Path) -> Iterator[list[Web]]:
         yield [stack.enter_context(contextlib.closing(Web(rota_database, tmp_path))) for _ in range(2)]
 
 
+@pytest.mark.long
 def test_a_web_process_leads_while_it_serves_and_gives_it_up_when_it_stops(rota_database: str, webs: list[Web]) -> None:
     def leaders() -> list[Web]:
         return [web for web in webs if web.process.poll() is None and web.get()["leading"]]

@@ -107,6 +107,7 @@ def sound_database(rota: Run, postgres_version: str, tmp_path: Path) -> Iterator
         yield dsn
 
 
+@pytest.mark.long
 def test_where_all_is_well_nothing_is_said_against_it(rota: Run, sound_database: str, app_file: str) -> None:
     with WorkerProcess(app_file, dsn=sound_database) as worker:
         worker.wait_until_working()

@@ -63,6 +63,7 @@ def test_the_progress_of_a_leader_is_listed(rota: Run, app: Rota) -> None:
 
 
 @pytest.mark.one_server
+@pytest.mark.long
 def test_changes_are_shown_while_one_watches(app: Rota, tmp_path: Path) -> None:
     with app.leadership("unwatched"), app.leadership("nightly") as first:
         options = ("--json", "--every", "20ms", "--dsn", app.database.dsn.conninfo)
@@ -251,6 +252,7 @@ def test_a_program_is_not_started_while_another_leads(rota: Run, app: Rota, tmp_
 
 
 @pytest.mark.one_server
+@pytest.mark.long
 def test_a_crontab_may_choose_the_code_and_the_silence_of_those_who_do_not_lead(app: Rota, tmp_path: Path) -> None:
     options = ("--quiet", "--held-code", "75", "--dsn", app.database.dsn.conninfo)
     command = ("leaders", "exec", *options, "nightly", "--", "sh", "-c", "echo done; exit 3")
@@ -270,6 +272,7 @@ def test_a_program_is_not_started_when_the_database_is_away(rota: Run, app: Rota
 
 
 @pytest.mark.one_server
+@pytest.mark.long
 def test_a_program_is_started_when_its_turn_comes_and_not_after_a_signal(app: Rota, tmp_path: Path) -> None:
     with app.leadership("nightly") as term:
         with led(app, tmp_path, "touch", "early", wait="forever") as process:
@@ -327,6 +330,7 @@ def test_a_program_does_not_outlive_its_keeper(app: Rota, tmp_path: Path) -> Non
 
 
 @pytest.mark.one_server
+@pytest.mark.long
 def test_a_program_that_does_not_heed_the_signal_is_killed_after_its_grace(app: Rota, tmp_path: Path) -> None:
     program = PROGRAM.format(then="trap '' TERM; while :; do sleep 0.1; done")
     options = ("--grace", "100ms", "--dsn", app.database.dsn.conninfo)
@@ -338,6 +342,7 @@ def test_a_program_that_does_not_heed_the_signal_is_killed_after_its_grace(app: 
 
 
 @pytest.mark.one_server
+@pytest.mark.long
 def test_a_program_and_what_it_has_started_end_when_the_term_is_lost(app: Rota, tmp_path: Path) -> None:
     with led(app, tmp_path, "sh", "-c", PROGRAM.format(then="trap '' TERM")) as process:
         running = pids(tmp_path)

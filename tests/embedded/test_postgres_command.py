@@ -80,6 +80,7 @@ def test_stop_refuses_while_others_use_the_server_unless_forced(
     assert status(home).state == "stopped"
 
 
+@pytest.mark.long
 def test_a_pinned_server_that_is_stopped_and_used_again_is_no_longer_pinned(
     home: Path, rota_postgres: Run, programs: Any, tools: Any
 ) -> None:

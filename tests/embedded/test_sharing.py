@@ -43,6 +43,7 @@ def test_programs_share_one_server_and_the_last_to_leave_stops_it(home: Path, pr
     assert tools.processes_of(home) == []
 
 
+@pytest.mark.long
 def test_eight_programs_starting_at_the_same_instant_get_one_server(fresh: Path, programs: Any, tools: Any) -> None:
     crowd = [programs(fresh) for _ in range(8)]
 

@@ -104,6 +104,7 @@ async def test_running_jobs_finish_and_the_process_leaves(app: TestRota, rota_wo
     assert (member.state, member.end_reason) == ("ended", "left")
 
 
+@pytest.mark.long
 async def test_claiming_stops_at_once_and_what_waits_stays_for_others(app: TestRota, rota_worker: StartWorker) -> None:
     worker = rota_worker(APP, concurrency=1)
     first = await app.tasks["nap"].enqueue(0.5)
@@ -179,6 +180,7 @@ async def test_a_second_signal_hands_running_jobs_back_at_once(app: TestRota, ro
     assert ((await job.refresh()).state, (await job.refresh()).attempt) == ("queued", 0)
 
 
+@pytest.mark.long
 async def test_a_body_can_see_that_the_worker_wants_to_stop(app: TestRota, rota_worker: StartWorker) -> None:
     worker = rota_worker(APP)
     job = await app.tasks["watchful"].enqueue()

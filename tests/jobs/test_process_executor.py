@@ -1126,6 +1126,7 @@ async def test_a_stop_ends_a_body_at_its_next_checkpoint(app: TestRota, tasks: M
 
 @pytest.mark.chaos
 @pytest.mark.one_server
+@pytest.mark.long
 async def test_no_child_outlives_a_killed_worker(
     app: TestRota, tasks: ModuleType, tmp_path: Path, rota_worker: Callable[..., WorkerProcess]
 ) -> None:

@@ -191,6 +191,7 @@ async def test_a_session_that_ends_as_it_begins_to_listen_is_a_database_that_is_
                 pass
 
 
+@pytest.mark.long
 async def test_a_flood_of_questions_holds_up_neither_the_beat_nor_the_look(rota_database: str, db: Db) -> None:
     async with Rota(rota_database) as app, app.leadership("indexer") as term:
         over = threading.Event()

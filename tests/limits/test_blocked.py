@@ -20,6 +20,7 @@ def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
+@pytest.mark.long
 async def test_a_delayed_job_of_a_limited_task_can_be_run_now(rota_app: TestRota) -> None:
     task = rota_app.task(name="t", limit=1)(lambda: None)
     job = await task.using(delay="1h").enqueue()

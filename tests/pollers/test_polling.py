@@ -307,6 +307,7 @@ async def fetch(feed: dict) -> None:
 """
 
 
+@pytest.mark.long
 async def test_at_sigterm_what_runs_finishes_within_the_grace_and_the_rest_is_free(
     db: Db, rota_worker: Callable[..., WorkerProcess]
 ) -> None:
@@ -440,6 +441,7 @@ async def fetch(feed: dict) -> None:
 """
 
 
+@pytest.mark.long
 async def test_a_row_that_kills_its_process_is_parked_after_three_and_its_neighbours_survive(
     rota_app: TestRota, db: Db, rota_worker: Callable[..., WorkerProcess]
 ) -> None:

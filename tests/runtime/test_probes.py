@@ -112,6 +112,7 @@ def test_a_worker_answers_probes_on_its_port(start: Callable[..., tuple[WorkerPr
 
 
 # Row A4 of the faults: the lease is kept, the culprit is named, and the probes answer.
+@pytest.mark.long
 def test_a_body_that_blocks_the_loop_shows_on_live_costs_no_lease_and_is_named(
     start: Callable[..., tuple[WorkerProcess, int]], rota_app: TestRota, tmp_path: Path
 ) -> None:
@@ -208,6 +209,7 @@ def test_a_worker_that_is_held_up_at_its_start_is_starting(
     assert worker.returncode is None
 
 
+@pytest.mark.long
 def test_a_worker_that_drains_says_so_on_its_port_until_it_ends(
     start: Callable[..., tuple[WorkerProcess, int]], rota_app: TestRota, tmp_path: Path
 ) -> None:
@@ -284,6 +286,7 @@ def test_asking_imports_neither_the_database_driver_nor_an_http_library() -> Non
     assert not {"psycopg", "http.client", "http.server", "asyncio", "rota.app", "rich"} & set(shown.stdout.split())
 
 
+@pytest.mark.long
 def test_the_probes_of_the_guide_are_answered(start: Callable[..., tuple[WorkerProcess, int]]) -> None:
     (shown,) = (block for block in blocks(GUIDE) if block.file == "deployment.yaml")
     (container,) = yaml.safe_load(shown.text)["containers"]

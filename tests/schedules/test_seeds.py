@@ -93,6 +93,7 @@ def test_c23_1_two_servers_evaluate_the_same_due_definition(rota_database: str, 
         assert row(db, "nightly", "runs, skipped") == (1, 0)
 
 
+@pytest.mark.long
 def test_c23_5_a_crash_in_the_middle_of_a_cycle_leaves_nothing_half_done(
     rota_worker: Callable[..., WorkerProcess], db: Db, tmp_path: Path
 ) -> None:

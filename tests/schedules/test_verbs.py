@@ -259,6 +259,7 @@ def test_every_verb_is_told_to_the_scheduler_and_on_record(app: TestRota, db: ps
 
 
 @pytest.mark.direct("changes are found by polling there, each second")
+@pytest.mark.long
 def test_each_verb_of_one_process_is_honoured_by_the_worker_of_another_within_a_second(
     app: TestRota, rota_worker: Callable[..., WorkerProcess], db: psycopg.Connection[Any], tmp_path: Path
 ) -> None:

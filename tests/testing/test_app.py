@@ -106,6 +106,7 @@ async def test_advance_wakes_a_worker_process_that_is_already_running(
 
 
 @pytest.mark.one_server
+@pytest.mark.long
 async def test_leases_keep_real_time(rota_app: TestRota, rota_worker: Callable[..., WorkerProcess]) -> None:
     worker = rota_worker(APP)
     [member] = await rota_app.members()

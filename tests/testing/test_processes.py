@@ -56,6 +56,7 @@ def test_a_killed_worker_has_ended_when_kill_returns(rota_worker: Callable[..., 
     assert worker.returncode == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_a_stopped_worker_and_its_children(rota_app: TestRota) -> None:
     @rota_app.task(name="leave_a_child")
     def leave_a_child() -> int:
@@ -75,6 +76,7 @@ def test_a_worker_that_ends_early_says_why(rota_worker: Callable[..., WorkerProc
         rota_worker("x = 1\n")
 
 
+@pytest.mark.long
 def test_the_output_is_shown_when_a_block_fails(rota_database: str, capsys: pytest.CaptureFixture[str]) -> None:
     worker = WorkerProcess("print('I was here')\n", dsn=rota_database)
     with pytest.raises(AssertionError), worker:

@@ -141,6 +141,7 @@ def gated(serve: Serve) -> Server:
     return serve("--recycle-after", "5", site=SITE + GATED).wait_until_ready()
 
 
+@pytest.mark.long
 def test_one_that_has_served_enough_serves_on_until_there_is_another(app: TestRota, gated: Server) -> None:
     """Also when a restart could not help: the reason is most likely new code, and the old one still serves."""
     (gated.folder / "broken").touch()

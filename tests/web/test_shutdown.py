@@ -98,6 +98,7 @@ def test_at_a_signal_readiness_says_503_and_requests_are_served_until_the_window
     assert server.said()[-1] == "stopped"
 
 
+@pytest.mark.long
 def test_jobs_drain_and_leaderships_are_resigned_from_the_signal_on_while_a_stream_is_open(
     app: TestRota, serve: Serve
 ) -> None:
@@ -116,6 +117,7 @@ def test_jobs_drain_and_leaderships_are_resigned_from_the_signal_on_while_a_stre
     assert server.wait(10) == -signal.SIGTERM
 
 
+@pytest.mark.long
 def test_streams_of_events_get_their_last_chunk_and_websockets_are_closed_as_by_a_restart(
     app: TestRota, serve: Serve
 ) -> None:
@@ -230,6 +232,7 @@ def test_ctrl_c_at_a_terminal_waits_for_no_balancer(app: TestRota, rota_database
     assert end_reasons(app) == ["left"]
 
 
+@pytest.mark.long
 def test_the_drain_endpoint_begins_the_end_and_the_signal_finishes_it(app: TestRota, serve: Serve) -> None:
     server = serve(window=0.5, env={"ROTA_DRAIN_TOKEN": "sesame"}).wait_until_ready()
     job = running(app, server, 1)
@@ -276,6 +279,7 @@ def away(rota_database: str, tmp_path: Path) -> Away:
 
 
 @pytest.mark.direct("connections are hidden from the server's own side")
+@pytest.mark.long
 def test_without_a_database_it_serves_and_works_when_there_is_one(app: TestRota, serve: Serve, away: Away) -> None:
     def missing() -> bool:
         ready = server.get("/readyz")
