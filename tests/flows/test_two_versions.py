@@ -107,7 +107,7 @@ def admin(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
 def has_run(admin: psycopg.Connection[Any], task: str, version: int, result: str) -> bool:
     return bool(
         admin.execute(
-            "select from rota.history where task = %s and version = %s and result #>> '{}' = %s limit 1",
+            "select 1 from rota.history where task = %s and version = %s and result #>> '{}' = %s limit 1",
             [task, version, result],
         ).fetchone()
     )

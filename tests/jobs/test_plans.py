@@ -263,7 +263,12 @@ def test_finding_the_lanes_costs_the_same_however_much_waits_in_them(worker: Ses
     read = worker.reading(find_lanes(None))
 
     assert len(read.told.lanes) == LANES
-    assert read.ways == {"jobs_claimable", "jobs_suspect"}
+    # there may be nothing in these, or in the index of lines
+    assert (
+        {"jobs_claimable", "jobs_suspect"}
+        <= read.ways
+        <= {"jobs_claimable", "jobs_suspect", "jobs_joining", "lines_ready"}
+    )
     assert read.rows <= 3 * LANES  # of each its first job, and the first that is not due
     assert read.pages <= 50 * LANES
 

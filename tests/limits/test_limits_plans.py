@@ -33,7 +33,16 @@ CROWD = 100_000
 BATCH = 100
 MINE = UUID(int=7)
 TABLES = ("jobs", "lines")
-BY = {"jobs_pkey", "jobs_waiting", "jobs_in_line", "lines_pkey", "lines_ready", "lines_empty"}
+BY = {
+    "jobs_pkey",
+    "jobs_waiting",
+    "jobs_in_line",
+    "jobs_arriving",
+    "lines_pkey",
+    "lines_ready",
+    "lines_over",
+    "limits_pkey",
+}
 
 # Of each line ten wait; of one a hundred thousand, of which the first runs; and as many are due and not in line.
 FILL = """

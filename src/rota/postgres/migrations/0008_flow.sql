@@ -312,13 +312,13 @@ begin
     -- What this transaction has put comes into line when it commits. Those lines are locked with these, in one order, or a body
     -- that ends with its transaction could wait in a circle with another.
     own := -(pg_current_xact_id()::text::bigint);
-    if exists (select from {schema}.jobs as job where job.place = own) then
+    if exists (select from {schema}.jobs as job where job.place = own and job.place < 0) then
         insert into {schema}.lines as line (id, task, key)
         select distinct on (each.line) each.line, each.task, each.key
         from (
             select changed.line, changed.task, changed.key from changed where changed.line = any (touched)
             union all
-            select job.line, job.task, job.key from {schema}.jobs as job where job.place = own
+            select job.line, job.task, job.key from {schema}.jobs as job where job.place = own and job.place < 0
         ) as each
         order by each.line
         on conflict (id) do update set task = excluded.task;
@@ -361,7 +361,7 @@ begin
     if arrived <> '' and new.id <= arrived::bigint then
         return null;
     end if;
-    ids := array(select job.id from {schema}.jobs as job where job.place = new.place order by job.id);
+    ids := array(select job.id from {schema}.jobs as job where job.place = new.place and job.place < 0 order by job.id);
     perform set_config('rota.arrived', greatest(new.id, ids[cardinality(ids)])::text, true);
     perform {schema}.place_jobs(ids);
     return null;
