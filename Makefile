@@ -5,12 +5,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The suite waits more than it works
 N ?= 4
+# `make pooled LONG=` leaves the long forms out
+LONG ?= --long
 # Django 6 needs Python 3.12: the first that runs, since a shim of pyenv's may be there and not run
 DJANGO := .venv-django
 DJANGO_PYTHON ?= $(shell for each in python3.12 python3.13 $(HOME)/.pyenv/versions/3.1[23]*/bin/python; do \
 	$$each -c '' 2>/dev/null && echo $$each && break; done)
 
-.PHONY: demo test matrix pooled django model protocol chaos plans soak install check format teeth docs bench clean
+.PHONY: demo test matrix oldest pooled django model protocol chaos plans soak install check format teeth docs bench clean
 
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
@@ -27,8 +29,13 @@ QUEUE := tests/jobs tests/limits tests/flows tests/schedules tests/pollers $(wil
 matrix: $(VENV)/.dev  ## what make test leaves out: long tests, and all on the oldest PostgreSQL of this machine as well
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --rest
 
+oldest: $(VENV)/.dev  ## the default suite on the PostgreSQL of this machine, where it brings one of its own
+	version=$$(postgres -V 2>/dev/null | grep -oE '[0-9]+' | head -n 1); \
+	if [ -z "$$version" ]; then echo "no PostgreSQL is installed here: nothing to do"; else \
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --postgres $$version; fi
+
 pooled: $(VENV)/.dev  ## the job queue's tests once more, behind PgBouncer in transaction mode
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --pooled --long --postgres 18 $(QUEUE)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --pooled $(LONG) --postgres 18 $(QUEUE)
 
 django: $(DJANGO)/.dev  ## Django 6 and its tasks framework, which need a newer Python: an environment, tests and guide of its own
 	env -u PYTHONDONTWRITEBYTECODE $(DJANGO)/bin/python -m pytest -n $(N) --dist worksteal --long --postgres 18 -k django \

@@ -76,6 +76,7 @@ def test_a_test_finds_what_waits_in_a_line_among_what_was_enqueued(rota_app: Tes
     assert len(rota_app.enqueued(limited)) == 2
 
 
+@pytest.mark.direct("it is about notifications, which a pooler does not pass on")
 def test_workers_are_woken_for_what_is_to_join_a_line_when_a_test_moves_the_clock(
     rota_app: TestRota, db: psycopg.Connection[Any]
 ) -> None:
