@@ -126,7 +126,7 @@ def test_a_signal_is_taken_in_while_the_loop_is_blocked(app: TestRota, rota_work
 
     assert worker.wait(15) == 1
     assert 4 < time.monotonic() - asked < 15
-    assert "has not ended by itself 4.2 s after it was asked to (SIGTERM)" in worker.output()
+    assert "has not ended by itself" in worker.output()
     assert "in block" in worker.output()  # where the culprit is
 
 
