@@ -11,8 +11,11 @@ LONG ?= --long
 DJANGO := .venv-django
 DJANGO_PYTHON ?= $(shell for each in python3.12 python3.13 $(HOME)/.pyenv/versions/3.1[23]*/bin/python; do \
 	$$each -c '' 2>/dev/null && echo $$each && break; done)
+# So do the bars of the benchmark; without one it takes what there is
+BENCH := .venv-bench
+BENCH_PYTHON ?= $(or $(DJANGO_PYTHON),$(PYTHON))
 
-.PHONY: demo test matrix oldest pooled django model protocol chaos plans soak install check format teeth docs bench clean
+.PHONY: demo test matrix oldest pooled django model protocol chaos plans soak install check format teeth docs bench figures clean
 
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
@@ -75,15 +78,18 @@ teeth: $(VENV)/.dev  ## remove each guard in turn: a test must fail
 docs: $(VENV)/.dev  ## write docs/reference anew from the code
 	$(BIN)/python docs/make_reference.py
 
-bench: install  ## Rota beside the plain psycopg loop; on time; beside an old transaction; very many schedules; a polled table
-	$(BIN)/python bench/compare.py
+bench: install $(BENCH)/.installed  ## Rota beside raw PostgreSQL, PgQueuer and Graphile Worker: one table; SPEED='--short 1 2' for a part of it
+	$(BENCH)/bin/python bench/speed.py $(SPEED)
+
+figures: install  ## what else is measured: on time, dead rows that stay, very many schedules, a polled table, limits and lines
 	$(BIN)/python bench/punctual.py
 	$(BIN)/python bench/pinned.py
 	$(BIN)/python bench/schedules.py
 	$(BIN)/python bench/pollers.py
+	$(BIN)/python bench/flow.py
 
 clean:
-	rm -rf $(VENV) $(DJANGO)
+	rm -rf $(VENV) $(DJANGO) $(BENCH)
 
 $(VENV)/.pip: constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -104,4 +110,12 @@ $(DJANGO)/.dev: constraints.txt constraints-django.txt pyproject.toml
 	grep -vi '^django==' constraints.txt | cat - constraints-django.txt > $(DJANGO)/constraints.txt
 	$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install --upgrade -c $(DJANGO)/constraints.txt pip
 	$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install -c $(DJANGO)/constraints.txt -e '.[embedded]' --group django
+	touch $@
+
+# what the peers need is not the project's to pin: they are brought by a script that may fail, and says so
+$(BENCH)/.installed: constraints.txt pyproject.toml bench/install.py
+	$(BENCH_PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip --disable-pip-version-check --quiet install --upgrade -c constraints.txt pip
+	$(BENCH)/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[embedded]' asyncpg
+	$(BENCH)/bin/python bench/install.py
 	touch $@
