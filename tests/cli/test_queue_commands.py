@@ -134,7 +134,7 @@ def test_limits_are_kept_unless_they_are_given_and_removed_by_none(rota: Run, ds
         (["pause", "mail", "--for", "0s"], "for_ cannot be"),
         (["pause", "mail", "--for", "1h", "--until", "2999-01-01"], "give one of them"),
         (["pause", "mail", "--until", "someday"], "is no time"),
-        (["pause", "mail", "--until", "2001-01-01"], "that time has passed"),
+        (["pause", "mail", "--until", "2001-01-01T00:00:00Z"], "Queue mail cannot be paused until 2001-01-01 "),
         (["resume"], "Name queues, or say --all"),
         (["limit", "mail"], "Say --running N, --rate N/TIME, or both"),
         (["limit", "mail", "--running", "few"], "'few' is neither a number nor 'none'"),

@@ -54,7 +54,7 @@ def _kind(fd: Path) -> str:
 
 @pytest.mark.one_server
 @pytest.mark.direct("sessions are the pooler's there")
-@pytest.mark.parametrize("cycles", [25, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("cycles", [12, pytest.param(200, marks=pytest.mark.long)])
 async def test_nothing_is_left_of_workers_that_came_and_went(rota_database: str, cycles: int) -> None:
     app = Rota(rota_database)
     done: list[int] = []

@@ -20,7 +20,7 @@ from structlog.testing import LogCapture
 
 from rota import Retry
 from rota.errors import ConfigurationError
-from rota.facts import Fact, Facts, JobFailed, JobSucceeded, MemberJoined, MemberLeft
+from rota.facts import Fact, Facts, JobCancelled, JobFailed, JobSucceeded, MemberJoined, MemberLeft
 from rota.integrations import logging as rota_logging
 from rota.integrations.log_records import FIELDS, current_context
 from rota.integrations.logging import Context, JsonFormatter, log_facts, set_up_logging, structlog_context
@@ -164,6 +164,14 @@ async def test_what_is_redacted_stays_so_in_json(rota_app: TestRota, log: Log) -
 
     assert any(told.get("fact") == "JobFailed" for told in log.told)
     assert not any("hunter2" in line for line in log.lines)
+
+
+def test_a_job_that_was_cancelled_before_its_first_attempt_is_said_to_have_had_none() -> None:
+    _, early = rota_logging.words(JobCancelled(7, "send", "mail", 0, 0.0, "job 6 is dead")) or (0, "")
+    _, late = rota_logging.words(JobCancelled(7, "send", "mail", 2, 0.1, None)) or (0, "")
+
+    assert early == "job 7 (send) cancelled before its first attempt: job 6 is dead"
+    assert late == "job 7 (send) cancelled in attempt 2"
 
 
 def test_no_words_are_found_for_a_success_that_nobody_reads_of(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,21 @@ async def test_attempts_are_counted_by_queue_task_and_outcome(rota_app: TestRota
     assert count >= 6
 
 
+async def test_a_job_that_is_cancelled_before_its_first_attempt_is_counted_and_took_no_time(rota_app: TestRota) -> None:
+    collector(rota_app, cache=0)
+
+    @rota_app.task(queue="mail")
+    async def send() -> None: ...
+
+    flow = await send.bind().then(send).enqueue()
+    await flow.jobs[0].cancel()
+    await rota_app.drain()
+    samples = scraped(rota_app)
+
+    assert value(samples, "rota_jobs_total", queue="mail", task=send.name, outcome="cancelled") == 1
+    assert not value(samples, "rota_job_duration_seconds_count", queue="mail", task=send.name)
+
+
 async def test_the_wait_is_from_when_it_was_due_to_when_it_was_taken(rota_app: TestRota) -> None:
     collector(rota_app, cache=0)
 

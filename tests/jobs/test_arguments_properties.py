@@ -20,7 +20,8 @@ from rota.errors import ConfigurationError, InvalidArguments
 from rota.jobs.arguments import Signature
 
 # how long an example takes says more about what else the machine does
-settings.register_profile("unhurried", settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]))
+unhurried = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("unhurried", unhurried)
 settings.load_profile("unhurried")
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, cast
 
 import psycopg
@@ -233,7 +232,7 @@ class Chains(RuleBasedStateMachine):
             claimed = self.claimed(id)
             before = set(self.model.closings)
             with self.other.transaction(force_rollback=not commits):
-                taken, ended = ask(self.other, close_batches())
+                taken, ended, _ = ask(self.other, close_batches())
                 told = self.settle(self.db, id, "succeeded", claimed)
             if commits:
                 assert (taken > 0) == bool(before)
@@ -266,7 +265,7 @@ class Chains(RuleBasedStateMachine):
 
     @rule()
     def close(self) -> None:
-        taken, ended = ask(self.db, close_batches())
+        taken, ended, _ = ask(self.db, close_batches())
         assert (taken > 0) == bool(self.model.closings)
         assert ended == self.model.close()
 
@@ -313,7 +312,7 @@ class Chains(RuleBasedStateMachine):
             "where id = %s",
             [self.token, self.member, id],
         )
-        return ClaimedJob(id, "default", "taking", 0, 1, 0, datetime.now(UTC), "{}", self.token)
+        return ClaimedJob(id, "default", "taking", 0, 1, 0, 0.0, "{}", self.token)
 
     def settle(self, db: Db, id: int, how: str, claimed: ClaimedJob | None = None) -> Callable[[], None]:
         """Settle the job; what is returned tells the model."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import json
 from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
+from tests.limits.test_lines import working
 
+import rota.workers
 from rota import (
     ConfigurationError,
     Debounce,
@@ -25,12 +28,14 @@ from rota import (
     Rota,
     Unique,
     current_job,
+    facts,
     group,
 )
 from rota.facts import DatabaseLost
 from rota.jobs.chains import plan
 from rota.jobs.close import close_batches
-from rota.testing import TestRota
+from rota.jobs.worker import WorkerSettings
+from rota.testing import TestRota, until
 
 pytestmark = pytest.mark.one_server
 
@@ -330,12 +335,45 @@ async def test_a_dead_job_cancels_who_asked_for_that_and_runs_who_asked_for_that
 async def test_to_cancel_the_first_ends_all_that_follow(rota_app: TestRota, tasks: Tasks) -> None:
     flow = await tasks.number.bind(1).then(group([tasks.add, tasks.add])).then(tasks.total).then(tasks.add).enqueue()
     await flow.jobs[0].cancel("not wanted")
-    await rota_app.drain()
+    with rota_app.facts.recorded(facts.JobCancelled) as told:
+        await rota_app.drain()
 
     assert tasks.log == []
+    assert [(fact.job, fact.task, fact.attempt) for fact in told] == [(job.id, job.task, 0) for job in flow.jobs[1:]]
+    assert told[0].reason == f"job {flow.jobs[0].id} (number), which it waited for, was cancelled: not wanted"
     assert {(await job.refresh()).state for job in flow.jobs} == {"cancelled"}
     with pytest.raises(JobCancelled, match="which it waited for, was cancelled"):
         await flow.wait(5)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "discard", "delete", "acknowledge"])
+async def test_who_waits_for_what_someone_took_away_ends_at_once(
+    rota_app: TestRota, tasks: Tasks, rota_database: str, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # nobody looks by itself meanwhile
+    monkeypatch.setattr(rota.workers, "WorkerSettings", functools.partial(WorkerSettings, rescue_every=600.0))
+    tasks.broken = {1}
+    first = tasks.brittle if verb == "acknowledge" else tasks.number.using(delay="1h")
+    flow = await first.bind(1).then(tasks.add).then(tasks.add, on_failure="run").enqueue()
+    id = flow.jobs[0].id
+
+    async def gone(fact: type[facts.Fact]) -> None:
+        await until(lambda: any(isinstance(each, fact) for each in told), what=f"a {fact.__name__}")
+
+    with rota_app.facts.recorded(facts.JobFailed, facts.JobCancelled, facts.JobSucceeded) as told:
+        async with working(rota_app):
+            await (await tasks.number.bind(7).then(tasks.given).enqueue()).wait(10)
+            if verb == "cancel":
+                await rota_app.jobs.cancel(id)
+            elif verb == "discard":
+                await rota_app.jobs.discard(id)
+            elif verb == "delete":
+                with psycopg.connect(rota_database) as db:
+                    db.execute("delete from rota.jobs where id = %s", [id])
+            else:
+                await gone(facts.JobFailed)
+                await rota_app.dead.acknowledge(id)
+            await gone(facts.JobFailed if verb == "delete" else facts.JobCancelled)
 
 
 async def test_a_job_that_ends_itself_ends_what_follows(rota_app: TestRota, tasks: Tasks) -> None:
@@ -464,6 +502,22 @@ def test_a_call_that_comes_back_is_refused_with_the_way(rota_app: TestRota, task
     with pytest.raises(ConfigurationError, match="'add' is waited for twice"):
         group([twice, twice.then(tasks.given)]).then(tasks.total).enqueue_sync()
     assert rota_app.jobs.list_sync() == []
+
+
+def test_a_call_in_two_places_is_refused_soon_however_long_and_wide_the_way(rota_app: TestRota) -> None:
+    @rota_app.task(name="step")
+    async def step(given: Any = None) -> int: ...
+
+    first = step.bind()
+    long, wide = first.then(step), step.bind().then(step)
+    for _ in range(2000):
+        long = long.then(step)
+    for _ in range(60):  # on as many ways as 2 ** 60
+        wide = wide.then(group([step.bind(), step.bind()]))
+    with pytest.raises(ConfigurationError, match="cannot come back"):
+        plan(long.then(first))
+    with pytest.raises(ConfigurationError, match="in two places"):
+        plan(group([first.then(step), wide.then(first)]))
 
 
 def test_what_cannot_be_part_of_a_chain_is_refused_where_it_is_written(rota_app: TestRota, tasks: Tasks) -> None:
@@ -603,4 +657,4 @@ async def test_a_worker_frees_what_another_left_closings_for(
     await working
 
     assert result is None
-    assert await rota_app.database.run(close_batches()) == (0, 0)
+    assert await rota_app.database.run(close_batches()) == (0, 0, [])

@@ -44,7 +44,7 @@ def put_group(db: Db, size: int) -> tuple[list[ClaimedJob], int]:
         "update rota.jobs set state = 'running', token = id, member = %s, attempt = 1, claimed_at = now() where state = 'queued'",
         [member],
     )
-    return [ClaimedJob(j.id, "default", "taking", 0, 1, 0, j.due_at, "{}", j.id) for j in jobs[:-1]], jobs[-1].id
+    return [ClaimedJob(j.id, "default", "taking", 0, 1, 0, 0.0, "{}", j.id) for j in jobs[:-1]], jobs[-1].id
 
 
 def success(*jobs: ClaimedJob) -> Any:
@@ -102,7 +102,7 @@ def test_two_who_look_at_one_batch_let_go_once(db: Db, rota_database: str) -> No
             again = ask(db, close_batches())
 
             assert state == ("queued", True, [job.id for job in jobs]), order
-            assert again == Closed(1, 1)  # that it has ended is seen again, and nobody waits for it any more
+            assert again == Closed(1, 1, [])  # that it has ended is seen again, and nobody waits for it any more
             assert waiting(db, last) == state
     finally:
         sessions.close()
@@ -123,7 +123,7 @@ def test_a_letter_that_is_retried_while_someone_looks_keeps_the_batch_open(db: D
 
         (found,) = at_once(db, lock, [look], then=lambda: run_steps(retrying, retry_letter(two.id, CHANNEL, "me")))
 
-    assert found.result() == Closed(2, 0)
+    assert found.result() == Closed(2, 0, [])
     assert waiting(db, last)[:2] == ("blocked", False)
 
 
@@ -137,7 +137,7 @@ def test_those_who_settle_write_no_row_together(db: Db) -> None:
     looked = ask(db, close_batches())
 
     assert closings == (3,)
-    assert looked == Closed(3, 0)
+    assert looked == Closed(3, 0, [])
     assert db.execute("select xmin, ctid from rota.batches").fetchall() == before
 
 
@@ -145,7 +145,7 @@ def test_many_that_wait_for_one_are_let_go_a_few_at_a_time(db: Db) -> None:
     chain = taking.bind().then(group([taking] * 25)).then(taking)
     first, *members, _ = run_steps(db, put_plan(plan(chain), cast(Owner, None))).jobs
     db.execute("update rota.jobs set state = 'running', token = 1, member = %s where id = %s", [join(db), first.id])
-    ask(db, succeed([Succeeded(ClaimedJob(first.id, "default", "taking", 0, 1, 0, first.due_at, "{}", 1), "7", 0.1)]))
+    ask(db, succeed([Succeeded(ClaimedJob(first.id, "default", "taking", 0, 1, 0, 0.0, "{}", 1), "7", 0.1)]))
     queued = 'select count(*) from rota.jobs where state = \'queued\' and inputs = \'{"takes": "given", "result": 7}\''
 
     counts = []

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 import psycopg
@@ -570,7 +570,7 @@ async def test_an_async_body_that_is_cancelled_ends_as_cancelled_within_a_second
 
 
 def claimed(task: Task[..., Any], token: int) -> ClaimedJob:
-    return ClaimedJob(1, "default", task.name, 0, 1, 0, datetime.now(UTC), task.bind().args, token)
+    return ClaimedJob(1, "default", task.name, 0, 1, 0, 0.0, task.bind().args, token)
 
 
 def executor_of(app: Rota) -> Executor:

@@ -204,7 +204,7 @@ def test_looking_at_a_long_line_ends_somewhere(rota_app: TestRota, db: Db) -> No
     put(db, at_once=12_000, key="ada")
     (job,) = put(db, key="ada")
     db.execute("analyze rota.jobs")
-    assert "Jobs in front of it in its line: 10000+. Job " in why(rota_app, job)
+    assert "Jobs in front of it in its line with the key 'ada': 10000+. Job " in why(rota_app, job)
 
     query = look_at_flow(rota_app.jobs.get_sync(job))
     sql = "explain (analyze, format json) " + query.statement.sql("rota")

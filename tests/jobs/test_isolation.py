@@ -171,7 +171,7 @@ def running(count: int, *, member: UUID = GONE) -> Given:
 
 def held(id: int) -> ClaimedJob:
     """One of them as its holder knows it."""
-    return ClaimedJob(id, "default", "t", 0, 1, 0, None, "{}", 7)  # type: ignore[arg-type]
+    return ClaimedJob(id, "default", "t", 0, 1, 0, 0.0, "{}", 7)
 
 
 def claiming(member: UUID, limit: int = 10) -> Query[Any]:

@@ -109,7 +109,7 @@ class Row:
             priority=new.priority,
             attempt=self.attempt,
             losses=self.losses,
-            due_at=self.due_at,
+            due_at=self.due_at.timestamp(),
             args=new.args,
             token=self.attempt_key[1],
             version=new.version,

@@ -246,7 +246,7 @@ def app(large: str, statistics: str) -> Iterator[Session]:
 
 def held(id: int) -> ClaimedJob:
     """A job that runs, as its holder knows it."""
-    return ClaimedJob(id, "a", "t", 0, 1, 0, None, "{}", id)  # type: ignore[arg-type]
+    return ClaimedJob(id, "a", "t", 0, 1, 0, 0.0, "{}", id)
 
 
 MINE = UUID(int=7)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -386,7 +386,7 @@ async def children() -> AsyncIterator[Children]:
 
 
 def claimed(task: Task[..., Any], *args: Any) -> ClaimedJob:
-    return ClaimedJob(7, "default", task.name, 0, 1, 0, datetime.now(UTC), task.bind(*args).args, 42)
+    return ClaimedJob(7, "default", task.name, 0, 1, 0, 0.0, task.bind(*args).args, 42)
 
 
 async def run(children: Children, task: Task[..., Any], *args: Any, told: str | None = None) -> Outcome:

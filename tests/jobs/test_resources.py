@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import re
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NewType
 
 import pytest
 
@@ -632,7 +633,28 @@ async def test_a_value_that_overrides_is_used_instead_and_nothing_is_opened_for_
     assert opened == ["cache of other"]
     with pytest.raises(RotaError, match="Pool is not open here"):
         await name()
-    with pytest.raises(ConfigurationError, match="Nothing can be overridden by None"), rota_app.override(None, 1):
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (None, "Nothing can be overridden by None: nothing can be found by it. Name the type that is asked for."),
+        ("Pool", "Nothing can be overridden by 'Pool': it is no type. Name the type that is asked for."),
+        (3, "Nothing can be overridden by 3: it is no type."),
+        (Pool("real"), "it is no type"),
+        (Annotated["Pool", "replica"], "it is no type"),
+    ],
+)
+def test_only_what_is_asked_for_by_type_can_be_overridden(rota_app: TestRota, kind: Any, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(why)), rota_app.override(kind, 3):
+        pass
+
+
+@pytest.mark.parametrize(
+    "kind", [Pool, Annotated[Pool, "replica"], list[Pool], NewType("Ours", Pool), Pool | None, Callable[[], Pool]]
+)
+def test_every_form_of_a_type_can_be_overridden(rota_app: TestRota, kind: Any) -> None:
+    with rota_app.override(kind, 3):
         pass
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 
 import pytest
 
@@ -10,7 +9,7 @@ from rota.jobs.suspects import Gate
 
 
 def suspect(token: int, losses: int) -> ClaimedJob:
-    return ClaimedJob(1, "q", "t", 0, losses + 1, losses, datetime.now(UTC), "{}", token)
+    return ClaimedJob(1, "q", "t", 0, losses + 1, losses, 0.0, "{}", token)
 
 
 async def test_a_suspect_keeps_others_out_until_it_has_shown_itself_harmless(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from tests.limits.test_lines import working
 
 from rota import ConfigurationError, InvalidArguments, Limit
 from rota.jobs.enqueue import digest
-from rota.testing import TestRota
+from rota.testing import TestRota, until
 
 
 @pytest.fixture
@@ -79,6 +82,15 @@ async def test_a_call_whose_key_is_no_text_is_refused_and_nothing_is_stored(rota
     assert await rota_app.jobs.list() == []
 
 
+@pytest.mark.parametrize("key", [object(), lambda: 1, [object()]], ids=["object", "function", "list of objects"])
+def test_a_given_key_that_is_no_text_is_refused_where_it_is_given(rota_app: TestRota, key: Any) -> None:
+    @rota_app.task(limit=Limit(running=1, by="order"))
+    async def ship(order: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="key cannot be"):
+        ship.using(key=key)
+
+
 async def test_the_key_is_what_the_limit_is_by_unless_one_is_given(rota_app: TestRota) -> None:
     @rota_app.task(limit=Limit(running=1, by=lambda order: f"order-{order}"))
     async def ship(order: int, note: str = "") -> None: ...
@@ -90,18 +102,23 @@ async def test_the_key_is_what_the_limit_is_by_unless_one_is_given(rota_app: Tes
     assert {job.state for job in (*jobs, *long)} == {"blocked"}
 
 
-@pytest.mark.parametrize("order", ["ü 7", ""])
+@pytest.mark.parametrize("order", ["ü 7", "", "ü" * 500, "ü" * 501], ids=["short", "empty", "longest", "longer"])
 async def test_python_and_sql_find_the_same_line(rota_app: TestRota, db: psycopg.Connection[Any], order: str) -> None:
     @rota_app.task(name="ship", limit=Limit(running=1, by="order"))
     async def ship(order: str) -> None: ...
 
     await rota_app.drain()  # a worker writes down what tasks declare
-    await ship.enqueue(order)
+    job = await ship.enqueue(order)
     db.execute("select rota.enqueue('ship', jsonb_build_object('order', %s::text))", [order])
     db.execute("select rota.enqueue('ship', '{\"order\": \"other\"}', key => %s)", [order])
+    # as it comes from a schedule, or from whoever knows of no limit, when a worker has met it
+    db.execute(
+        "insert into rota.jobs (task, args, state) values ('ship', %s, 'blocked')", [json.dumps({"order": order})]
+    )
+    db.execute("select rota.join_lines(10)")
 
-    lines = db.execute("select distinct line from rota.jobs").fetchall()
-    assert lines == [(digest("ship", order),)]
+    lines = db.execute("select line, count(*) from rota.jobs group by line").fetchall()
+    assert lines == [(digest("ship", job.key or ""), 4)]
 
 
 async def test_a_key_of_any_length_has_a_line(rota_app: TestRota) -> None:
@@ -123,6 +140,42 @@ async def test_a_key_that_postgresql_cannot_hold_has_a_line(rota_app: TestRota, 
 
     assert jobs[0].key == jobs[1].key
     assert await rota_app.drain() == 2
+
+
+async def test_a_limit_holds_before_all_lines_have_followed_and_they_follow_apart(
+    rota_app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    @rota_app.task(name="a", limit=Limit(running=3, by="n"))
+    async def work(n: int) -> None: ...
+
+    await rota_app.drain()
+    await rota_app.enqueue_many([work.bind(n) for n in range(2)])
+    rota_app.tasks._tasks.clear()
+
+    @rota_app.task(name="a", limit=Limit(running=2, by="n"))
+    async def same(n: int) -> None: ...
+
+    def declared() -> list[tuple[Any, ...]]:
+        return db.execute("select running, declared_at = '-infinity' from rota.limits").fetchall()
+
+    with psycopg.connect(rota_app.settings.dsn.conninfo) as someone:  # type: ignore[union-attr]
+        someone.execute("select from rota.lines for update")
+        draining = asyncio.create_task(rota_app.drain())
+        await until(lambda: declared() == [(2, True)], what="the rule is there, and lines follow")
+    assert await draining == 2
+    assert declared() == [(2, False)]
+
+
+async def test_a_worker_mends_lines_that_nobody_else_does(rota_app: TestRota, db: psycopg.Connection[Any]) -> None:
+    @rota_app.task(name="a", limit=1)
+    async def work() -> None: ...
+
+    await rota_app.drain()
+    await work.enqueue()
+    db.execute("update rota.lines set ready_at = null")  # as if it were full
+
+    async with working(rota_app):
+        await until(lambda: db.execute("select from rota.jobs").fetchall() == [], what="it has run")
 
 
 async def test_what_a_worker_declares_replaces_what_was_and_is_lifted_when_nobody_has_it(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,12 +22,12 @@ from rota.jobs.claim import ClaimedJob, claim_flow, join_lines
 from rota.jobs.enqueue import digest
 from rota.jobs.job import NewJob
 from rota.jobs.lanes import Lane
-from rota.jobs.limit import declare_limits
+from rota.jobs.limit import declare_limits, mend_lines
 from rota.jobs.outcome import HandedBack, Retried, Succeeded
 from rota.jobs.settle import settle, succeed, succeed_one
 from rota.jobs.worker import _PLANNING
 from rota.leases.members import leave_member
-from rota.postgres.query import Query
+from rota.postgres.query import Query, Steps
 
 ONE, TWO, GONE = UUID(int=1), UUID(int=2), UUID(int=9)
 FAILURE = Failure("ValueError", "no", "trace")
@@ -111,16 +113,15 @@ def new(*keys: str) -> Query[Any]:
 
 
 def declaring(limit: Limit) -> Step:
-    def run(db: Db) -> None:
-        steps = declare_limits({"t": limit})
-        query = next(steps)
-        try:
-            while True:
-                query = steps.send(ask(db, query))
-        except StopIteration:
-            pass
+    return lambda db: taken(db, declare_limits({"t": limit}))
 
-    return run
+
+def taken(db: Db, steps: Steps[None], most: int | None = None) -> None:
+    """Take the steps, or only so many: as if whoever takes them died then."""
+    answer: Any = None
+    with contextlib.suppress(StopIteration):
+        for _ in itertools.count() if most is None else range(most):
+            answer = ask(db, steps.send(answer))
 
 
 def waiting(*keys: str, limit: Limit = BY_KEY, begun: int = 0) -> Given:
@@ -142,7 +143,7 @@ def claiming(member: UUID, limit: int = 1) -> Query[Any]:
 
 
 def held(id: int) -> ClaimedJob:
-    return ClaimedJob(id, "default", "t", 0, 1, 0, None, "{}", ONE.int)  # type: ignore[arg-type]
+    return ClaimedJob(id, "default", "t", 0, 1, 0, 0.0, "{}", ONE.int)
 
 
 def ids(jobs: Sequence[Any]) -> list[int]:
@@ -181,18 +182,25 @@ def test_a_claim_that_is_rolled_back_leaves_the_line_as_it_was(stage: Stage) -> 
 def test_a_claim_that_is_under_way_has_its_line_for_itself(stage: Stage) -> None:
     """One stands between the moment it sees the line as it is and the moment it locks the first job."""
     stage.clear()
-    waiting("k", "k")(stage.db)
+    waiting("k", "k", limit=Limit(running=1, rate="100/1m", by="k"))(stage.db)
     stage.db.execute(
         """
-        create or replace function rota.now() returns timestamptz language plpgsql stable as $now$
+        alter function rota.rate_after rename to rate_really_after;
+        create function rota.rate_after(
+            count integer, seconds float8, begun integer, clock timestamptz, inout spent integer[], inout slot bigint,
+            out room integer, out not_before timestamptz, out over_at timestamptz
+        )
+            language plpgsql
+        as $rate_after$
         begin
-            -- the first call is that of the claim itself, the second that of the statement which looks at the jobs
-            if set_config('test.calls', (current_setting('test.calls', true)::integer + 1)::text, false) = '2' then
+            -- asked first by the statement that looks at the jobs
+            if set_config('test.calls', (current_setting('test.calls')::integer + 1)::text, false) = '1' then
                 perform pg_advisory_xact_lock(7);
             end if;
-            return statement_timestamp();
+            select * into spent, slot, room, not_before, over_at
+            from rota.rate_really_after(count, seconds, begun, clock, spent, slot);
         end
-        $now$
+        $rate_after$
         """
     )
     with (
@@ -327,6 +335,14 @@ def test_what_joins_a_line_late_is_behind_what_is_there(stage: Stage) -> None:
         assert len(stage.running()) <= 1
 
 
+def test_what_comes_back_to_a_place_that_was_left_behind_is_first_again(stage: Stage) -> None:
+    stage.clear()
+    waiting("k", "k", "k", limit=Limit(by="k"), begun=2)(stage.db)
+    ask(stage.db, settle([HandedBack(held(1))], CHANNEL))
+
+    assert ids(ask(stage.db, claiming(TWO, 2))) == [1, 3]
+
+
 # Rules that change
 
 
@@ -371,6 +387,57 @@ def test_a_job_that_was_sent_to_a_line_of_a_limit_that_is_gone_is_an_ordinary_on
     stage.db.execute("insert into rota.jobs (task, args, key, state) values ('t', '{}', 'k', 'blocked')")
     assert ask(stage.db, join_lines()) == 1
     assert stage.db.execute("select state, line, place from rota.jobs").fetchall() == [("queued", None, None)]
+
+
+def test_a_line_that_is_found_full_while_the_last_of_it_is_settled_by_the_old_rule_is_mended(stage: Stage) -> None:
+    """Where any number may run, who settles tells the line nothing; and whoever limits it sees what has not been committed."""
+    stage.clear()
+    waiting("k", "k", limit=Limit(by="k"), begun=1)(stage.db)
+    with psycopg.connect(stage.dsn) as settling:
+        ask(settling, OUTCOMES["succeeded"])
+        declaring(BY_KEY)(stage.db)
+    assert ask(stage.db, claiming(TWO)) == []
+
+    taken(stage.db, mend_lines())
+
+    stage.check()
+    assert ids(ask(stage.db, claiming(TWO))) == [2]
+
+
+@pytest.mark.parametrize(
+    ("old", "new_one"),
+    [
+        (Limit(running=1, by="k"), Limit(running=2, by="k")),
+        (Limit(running=1, by="k"), Limit(by="k")),
+        (Limit(running=1, by="k"), None),
+        (Limit(rate="1/1h", by="k"), Limit(rate="2/1h", by="k")),
+        (Limit(rate="1/1h", by="k"), Limit(running=2, by="k")),
+        (Limit(rate="1/1h", by="k"), None),
+    ],
+    ids=["more run", "any number runs", "no limit", "higher rate", "no rate", "no limit instead of a rate"],
+)
+def test_lines_of_a_rule_whose_author_died_before_they_followed_are_mended(
+    stage: Stage, old: Limit, new_one: Limit | None
+) -> None:
+    stage.clear()
+    waiting("k", "k", limit=old, begun=1)(stage.db)
+    taken(stage.db, declare_limits({"t": new_one}), most=1)
+    assert ask(stage.db, claiming(TWO)) == []
+
+    taken(stage.db, mend_lines())
+
+    stage.check()
+    assert ids(ask(stage.db, claiming(TWO))) == [2]
+
+
+def test_lines_that_are_right_are_not_touched_by_the_one_who_mends(stage: Stage) -> None:
+    stage.clear()
+    waiting("full", "full", "free", limit=BY_KEY, begun=1)(stage.db)
+    before = stage.db.execute("select xmin::text, id from rota.lines order by id").fetchall()
+
+    taken(stage.db, mend_lines())
+
+    assert stage.db.execute("select xmin::text, id from rota.lines order by id").fetchall() == before
 
 
 # Transactions of every kind

@@ -137,7 +137,7 @@ def test_a_look_finds_the_lanes_of_lines_without_reading_them(worker: Session) -
 
 
 def test_the_next_of_a_crowd_is_first_at_once(worker: Session) -> None:
-    running = ClaimedJob(first_of(worker.db, "running"), "default", "t", 0, 1, 0, None, "{}", 1)  # type: ignore[arg-type]
+    running = ClaimedJob(first_of(worker.db, "running"), "default", "t", 0, 1, 0, 0.0, "{}", 1)
 
     read = worker.settled_reading(succeed([Succeeded(running, None, 0.0)]))
 
@@ -183,3 +183,38 @@ def test_lines_are_refreshed_and_jobs_of_them_cancelled_by_their_names(app: Sess
         assert read.ways <= BY
         assert read.rows <= 20 * most
         assert read.pages <= 200 * most
+
+
+def test_a_long_line_is_not_walked_from_its_start_again(crowded: str) -> None:
+    """While an old transaction is open, what has gone from a line is still in its index."""
+    session = Session(crowded, _PLANNING, TABLES)
+    with session.db as db, psycopg.connect(crowded) as old:
+        db.execute(
+            """
+            insert into rota.jobs (task, key, queue, line, state, place)
+            select 'u', 'long', 'turns', rota.line_of('u', 'long'), 'blocked', nextval('rota.jobs_id_seq')
+            from generate_series(1, 20000)
+            """
+        )
+        db.execute("insert into rota.lines (id, task, key) values (rota.line_of('u', 'long'), 'u', 'long')")
+        db.execute("select rota.refresh_lines(array[rota.line_of('u', 'long')])")
+        old.execute("set transaction isolation level repeatable read")
+        old.execute("select 1")
+        db.execute(
+            "delete from rota.jobs where id in (select id from rota.jobs where task = 'u' order by id limit 15000)"
+        )
+
+        read = session.settled_reading(
+            claim_flow(
+                lanes=[(Lane("turns", 0, 0.0, lines=True), None)],
+                tasks={"u": 1},
+                limit=10,
+                most_losses=0,
+                token=1,
+                member=MINE,
+            )
+        )
+
+        assert len(read.told) == 10
+        assert read.pages <= 200
+        db.execute("delete from rota.jobs where task = 'u'")

@@ -9,11 +9,11 @@ PAIRS = "tests/jobs/test_isolation.py"
 ASK = "tests/postgres/test_ask.py"
 PUT = "postgres/migrations/0009_collapse.sql"
 
-_LOCK = "            limit %(limit)s\n            for update skip locked"
+_LOCK = "                limit %(limit)s\n                for update skip locked"
 _LANE = """\
-              and job.queue = lane.queue
-              and job.priority = lane.priority
-              and (job.due_at, job.id) >"""
+                  and job.queue = lane.queue
+                  and job.priority = lane.priority
+                  and (job.due_at, job.id) >"""
 _LOCK_SUSPECT = "        limit 1\n        for update skip locked"
 _LOCK_LOST = "            limit %(limit)s\n            -- a holder that is settling this very row is let go first; then the row is no longer its, or no longer there\n            for update skip locked"  # noqa: E501
 
@@ -75,13 +75,6 @@ MUTANTS = [
         "and job.member = %(member)s\n          and job.token",
         "and %(member)s::uuid is not null\n          and job.token",
         MODEL,
-    ),
-    Mutant(
-        "a claim of what was cancelled and given back",
-        "jobs/claim.py",
-        "and job.losses = 0\n              and job.cancel_requested_at is null",
-        "and job.losses = 0",
-        PAIRS,
     ),
     Mutant("jobs cancelled in another order", "jobs/cancel.py", "order by job.id", "order by job.id desc", PAIRS, 0),
     Mutant("jobs discarded in another order", "jobs/cancel.py", "order by job.id", "order by job.id desc", PAIRS, 1),

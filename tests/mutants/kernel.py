@@ -65,13 +65,6 @@ MUTANTS = [
         MEMBERS,
     ),
     Mutant(
-        "starting what came too late",
-        "service/consume.py",
-        " and self._source.may_start():",
-        ":",
-        "tests/service/test_consume.py",
-    ),
-    Mutant(
         "a body that cancels itself taken for ours",
         "service/consume.py",
         "if number in self._given_up or isinstance(error, KeyboardInterrupt):",

@@ -41,61 +41,39 @@ MUTANTS = [
         f"{ISOLATION}::test_two_claims_of_a_limited_queue_take_no_more_than_may_begin",
     ),
     Mutant(
-        "what a queue runs counted by the statement that locks it",
-        FLOW,
-        """        select queue.*
-        from {schema}.queues as queue
-        where queue.name = any (array[''] || queues)
-          and (queue.running_limit is not null or queue.rate_count is not null)
-        order by queue.name
-        for update of queue
-    loop
-""",
-        """        select queue.name, queue.rate_count, queue.rate_seconds, queue.spent, queue.spent_slot, queue.running_limit - (
-            select count(*) from {schema}.jobs as job where job.state = 'running' and queue.name in ('', job.queue)
-        ) as running_limit
-        from {schema}.queues as queue
-        where queue.name = any (array[''] || queues)
-          and (queue.running_limit is not null or queue.rate_count is not null)
-        order by queue.name
-        for update of queue
-    loop
-        rooms := rooms || jsonb_build_object(gate.name, least(most, gate.running_limit));
-        continue when gate.rate_count is null;
-""",
-        f"{ISOLATION}::test_two_claims_of_a_limited_queue_take_no_more_than_may_begin",
-    ),
-    Mutant(
-        "the rate of a queue reckoned by the statement that locks it",
-        FLOW,
-        """        select queue.*
-        from {schema}.queues as queue
-        where queue.name = any (array[''] || queues)
-          and (queue.running_limit is not null or queue.rate_count is not null)
-        order by queue.name
-        for update of queue
-    loop
-""",
-        """        select queue.name, queue.running_limit, queue.rate_count, rate.room
-        from {schema}.queues as queue
-        left join lateral {schema}.rate_after(queue.rate_count, queue.rate_seconds, 0, queue.spent, queue.spent_slot) as rate
-          on queue.rate_count is not null
-        where queue.name = any (array[''] || queues)
-          and (queue.running_limit is not null or queue.rate_count is not null)
-        order by queue.name
-        for update of queue
-    loop
-        rooms := rooms || jsonb_build_object(gate.name, least(most, gate.room));
-        continue when gate.rate_count is not null;
-""",
-        f"{ISOLATION}::test_two_claims_of_a_limited_queue_take_no_more_than_may_begin",
-    ),
-    Mutant(
         "lines that take no turns",
         FLOW,
-        "    perform {schema}.refresh_lines(touched, coalesce(served, '{}'));",
-        "    perform {schema}.refresh_lines(touched);",
+        "perform {schema}.refresh_lines(served, served, ",
+        "perform {schema}.refresh_lines(served, '{}', ",
         f"{ISOLATION}::test_a_line_that_was_served_is_behind_the_others",
+    ),
+    Mutant(
+        "a line that is full and still ready",
+        FLOW,
+        "            update {schema}.lines as line set ready_at = null where line.id = any (filled);\n",
+        "",
+        f"{ISOLATION}::test_two_claims_of_one_line_take_no_more_than_may_run_and_none_waits",
+    ),
+    Mutant(
+        "places before the first that are never looked at again",
+        FLOW,
+        "least(coalesce(line.first, touched.lowest, 0), touched.lowest)",
+        "coalesce(line.first, 0)",
+        f"{ISOLATION}::test_what_comes_back_to_a_place_that_was_left_behind_is_first_again",
+    ),
+    Mutant(
+        "a line that is walked from its start for every job",
+        FLOW,
+        "least(coalesce(line.first, touched.lowest, 0), touched.lowest)",
+        "0",
+        "tests/limits/test_limits_plans.py::test_a_long_line_is_not_walked_from_its_start_again",
+    ),
+    Mutant(
+        "a claim that walks what was taken before",
+        FLOW,
+        " and job.place >= coalesce(waiting.first, 0)\n",
+        "\n",
+        "tests/limits/test_limits_plans.py::test_a_long_line_is_not_walked_from_its_start_again",
     ),
     Mutant(
         "places given at the insert",
@@ -151,21 +129,21 @@ MUTANTS = [
     Mutant(
         "a rate that forgets a slot too early",
         FLOW,
-        "if spent is null or present - slot > 40 or",
-        "if spent is null or present - slot > 39 or",
+        "cardinality(spent) <> kept or present - slot >= kept\n",
+        "cardinality(spent) <> kept or present - slot >= kept - 1\n",
         f"{RATES}::test_what_began_counts_for_the_whole_period_and_a_slot_at_most_beyond",
     ),
     Mutant(
         "slots of a rate that move one too far",
         FLOW,
-        "spent := spent[(present - slot + 1)::integer : 41] || array_fill(0, array[(present - slot)::integer]);",
-        "spent := spent[(present - slot + 2)::integer : 41] || array_fill(0, array[(present - slot + 1)::integer]);",
+        "spent := spent[(present - slot + 1)::integer : kept] || array_fill(0, array[(present - slot)::integer]);",
+        "spent := spent[(present - slot + 2)::integer : kept] || array_fill(0, array[(present - slot + 1)::integer]);",
         f"{RATES}::test_what_began_counts_for_the_whole_period_and_a_slot_at_most_beyond",
     ),
     Mutant(
         "a rate of another period that is never over",
         FLOW,
-        " or slot - present > 40 and (slot - present) * seconds / 40 > 3600 then",
+        "\n      or slot - present >= kept and (slot - present) * seconds / slots > 3600 then",
         " then",
         f"{RATES}::test_a_rate_of_another_period_begins_to_count_anew",
     ),

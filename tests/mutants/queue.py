@@ -43,7 +43,6 @@ MUTANTS = [
         "if True:",
         RUNNING,
     ),
-    Mutant("a claim of newer versions", "jobs/claim.py", "job.version = 1\n                  or ", "true or ", SETTLE),
     Mutant("suspects claimed with the rest", "jobs/claim.py", "and job.losses = 0", "", SETTLE),
     Mutant(
         "suspects let in side by side",

@@ -104,13 +104,6 @@ MUTANTS = [
         CLAIM,
     ),
     Mutant(
-        "a claim of what is to be cancelled",
-        "jobs/claim.py",
-        "              and job.cancel_requested_at is null\n            order",
-        "            order",
-        CLAIM,
-    ),
-    Mutant(
         "a claim of a suspect that is to be cancelled",
         "jobs/claim.py",
         "          and job.cancel_requested_at is null\n          and job.due_at",
@@ -176,5 +169,12 @@ MUTANTS = [
         "if not self._leaving and not self._writer.is_closing():",
         "if not self._writer.is_closing():",
         CHILDREN,
+    ),
+    Mutant(
+        "a pool that opens a second connection for its first caller",
+        "postgres/pool.py",
+        '"prepare_threshold": 0, "ready": [first]}',
+        '"prepare_threshold": 0}',
+        "tests/postgres/test_connection.py::test_a_pool_opens_one_connection_for_its_first_caller",
     ),
 ]

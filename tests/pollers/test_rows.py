@@ -566,7 +566,7 @@ def test_every_kind_of_record_has_the_values_of_the_row_and_its_own_defaults(dat
         assert seen(reader.build(row | other)) == expected
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(names, unique=True), st.sets(names), st.lists(names, unique=True))
 def test_columns_are_chosen_in_table_order_unless_a_needed_one_is_missing(
     fields: list[str], optional: set[str], columns: list[str]

@@ -15,7 +15,7 @@ from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
 from rota.postgres.query import scalar, statement
 from rota.postgres.session import Session
-from rota.testing import until_sync
+from rota.testing import DatabaseServer, until_sync
 
 ONE = statement("one", "select 1").query(read=scalar)
 PID = statement("pid", "select pg_backend_pid()").query(read=scalar)
@@ -179,6 +179,36 @@ def test_each_event_loop_has_connections_of_its_own(rota_database: str) -> None:
     assert asyncio.run(ask()) == asyncio.run(ask()) == 1
 
 
+@pytest.mark.direct("sessions are the pooler's there")
+def test_a_pool_opens_one_connection_for_its_first_caller(rota_database: str, rota_server: DatabaseServer) -> None:
+    """The one that shows whether there is a server is the one that is used."""
+    app, name = Rota(rota_database), Dsn(rota_database).database
+    with psycopg.connect(rota_server.url, autocommit=True) as admin:
+
+        def sessions() -> int:
+            living = "select 1 from pg_stat_activity where datname = %s"
+            until_sync(lambda: not admin.execute(living, [name]).fetchall(), what="all have told that they were there")
+            (number,) = admin.execute(
+                "select sessions from pg_stat_database where datname = %s", [name]
+            ).fetchone() or (0,)
+            return int(number)
+
+        before = sessions()
+        app.database.run_sync(ONE)
+        app.close_sync()
+        after_sync = sessions()
+        asyncio.run(_ask_once(app))
+        after_async = sessions()
+
+    assert after_sync - before == 1
+    assert after_async - after_sync == 1
+
+
+async def _ask_once(app: Rota) -> None:
+    async with app:
+        await app.database.run(ONE)
+
+
 def test_a_loop_may_end_while_its_pool_opens_another_connection(
     rota_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +219,7 @@ def test_a_loop_may_end_while_its_pool_opens_another_connection(
     async def hold_up(self: Connector, connection: Any) -> None:
         nonlocal prepared
         prepared += 1
-        if prepared > 2:  # one to see whether it can, and the first of the pool
+        if prepared > 2:  # the first of the pool: when it is made, and when the pool takes it in
             opening.set()
             await asyncio.Event().wait()
         await prepare(self, connection)

@@ -209,8 +209,8 @@ async def test_a_run_knows_its_schedule_and_the_moment_it_stands_for(app: TestRo
 
 def test_a_run_in_a_process_of_its_own_knows_them_too() -> None:
     moment = datetime(2026, 1, 2, tzinfo=UTC)
-    scheduled = ClaimedJob(1, "q", "t", 0, 1, 0, moment, "{}", token=3, schedule="s", slot_at=moment)
-    plain = ClaimedJob(1, "q", "t", 0, 1, 0, moment, "{}", token=3)
+    scheduled = ClaimedJob(1, "q", "t", 0, 1, 0, 0.0, "{}", token=3, schedule="s", slot_at=moment)
+    plain = ClaimedJob(1, "q", "t", 0, 1, 0, 0.0, "{}", token=3)
 
     for job in (scheduled, plain):
         sent = Errand(job, (), "path", "rota", "dsn").to_message()

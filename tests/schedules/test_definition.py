@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from rota import ConfigurationError, InvalidArguments, Rota
+from rota import ConfigurationError, InvalidArguments, Limit, Rota
 from rota.schedules.definition import ScheduleDefinition, define
 from rota.schedules.exclude import Exclude
 
@@ -21,6 +21,14 @@ def report(day: date, *, copies: int = 1, token: str = "") -> None: ...
 
 @app.task
 def tick() -> None: ...
+
+
+@app.task(limit=Limit(running=1, by=lambda order: order % 10))
+def ship(order: int) -> None: ...
+
+
+@app.task(limit=Limit(running=1, by="order"))
+def bill(order: int) -> None: ...
 
 
 NOON = datetime(2027, 5, 1, 12, tzinfo=UTC)
@@ -157,6 +165,16 @@ def test_what_follows_something_waits_for_its_turn_by_default() -> None:
 def test_what_is_wrong_is_refused_with_the_field_and_the_reason(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigurationError, match=f"Schedule 's' was not put: .*{told}"):
         defined(**options)
+
+
+def test_a_key_that_only_python_can_make_is_to_be_given() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"'s' was not put: key is missing: Limit\(by=...\) of task 'ship' is a function"
+    ):
+        defined(task=ship, args={"order": 7})
+
+    assert defined(task=ship, args={"order": 7}, key="7").key == "7"
+    assert defined(task=bill, args={"order": 7}).key is None
 
 
 def test_names_tasks_and_arguments_of_the_wrong_kind_are_refused() -> None:

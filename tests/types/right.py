@@ -34,6 +34,7 @@ from rota import (
     group,
     inject,
 )
+from rota.facts import Fact, JobSnoozed, LeadershipEnded
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -418,3 +419,14 @@ async def schedules(connection: AsyncConnection) -> None:
     assert_type(app.emit_sync("order.paid"), int)
     assert_type(await current_job().activate("s", {"deep": True}), bool)
     assert_type(current_job().schedule, str | None)
+
+
+def told(fact: Fact) -> str:
+    match fact:
+        case JobSnoozed(job, task, seconds=seconds):
+            assert_type(job, int)
+            assert_type(seconds, float)
+            return task
+        case LeadershipEnded(name, kind="lost"):
+            return name
+    return str(LeadershipEnded("indexer", epoch=5, reason="resigned"))

@@ -8,6 +8,7 @@ from psycopg import AsyncConnection
 
 import rota
 from rota import Debounce, Discard, Job, Package, Retry, Rota, RunningJob, Snooze, Task, Throttle, Unique
+from rota.facts import LeadershipEnded
 
 app = Rota()
 mail = Package("mail")
@@ -235,3 +236,10 @@ async def schedules() -> None:
     await app.schedules.trigger("s", at="tomorrow")  # wrong: type of at
     await app.emit(7)  # wrong: type of the event
     await app.emit("event", [1])  # wrong: type of the payload
+
+
+def facts() -> None:
+    LeadershipEnded("indexer", 5)  # wrong: reason missing
+    LeadershipEnded("indexer", "5", "resigned")  # wrong: type of epoch
+    LeadershipEnded("indexer", 5, "resigned", kind="over")  # wrong: no such kind
+    LeadershipEnded("indexer", 5, "resigned").name = "other"  # wrong: a fact is not changed

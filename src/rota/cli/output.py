@@ -10,8 +10,6 @@ from typing import Any
 from uuid import UUID
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 __all__ = [
     "as_json",
@@ -77,6 +75,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], empty: st
     if not rows:
         say(empty)
         return
+    # takes a tenth of the start of a worker, which shows no table
+    from rich.console import Console
+    from rich.table import Table
+
     terminal = Console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:

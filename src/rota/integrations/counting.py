@@ -139,7 +139,8 @@ class Counting:
         with self._lock:
             counts = self._jobs.get((fact.queue, fact.task)) or self._new(fact.queue, fact.task)
             counts.outcomes[outcome] += 1
-            counts.durations.add(fact.seconds)
+            if fact.attempt:
+                counts.durations.add(fact.seconds)
             if fact.waited is not None:
                 counts.waits.add(fact.waited)
 

@@ -10,7 +10,6 @@ handler that takes the record.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import sys
@@ -147,13 +146,12 @@ class TextFormatter(logging.Formatter):
 def _fields(fact: Fact) -> dict[str, Any]:
     """A fact as JSON has it. Errors are what was told of them: where a task redacts, secrets are blotted out in that."""
     told: dict[str, Any] = {"fact": type(fact).__name__}
-    for field in dataclasses.fields(fact):
-        value = getattr(fact, field.name)
+    for name, value in fact.fields().items():
         if isinstance(value, BaseException):
             told["error_type"] = type(value).__name__
-            told[field.name] = str(value)
+            told[name] = str(value)
         elif value is not None:
-            told[field.name] = value
+            told[name] = value
     return told
 
 

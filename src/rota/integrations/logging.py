@@ -159,7 +159,8 @@ def words(fact: Fact) -> Words | None:
         case facts.JobSnoozed(job, task, _, attempt, _, pause):
             return logging.DEBUG, f"job {job} ({task}) snoozed for {pause:.1f} s in attempt {attempt}"
         case facts.JobCancelled(job, task, _, attempt, _, reason):
-            return logging.INFO, f"job {job} ({task}) cancelled in attempt {attempt}{f': {reason}' if reason else ''}"
+            when = f"in attempt {attempt}" if attempt else "before its first attempt"
+            return logging.INFO, f"job {job} ({task}) cancelled {when}{f': {reason}' if reason else ''}"
         case facts.JobStuck(job, task, attempt):
             return logging.ERROR, (
                 f"job {job} ({task}): the body of attempt {attempt} goes on although it was told to end; its slot stays taken until "

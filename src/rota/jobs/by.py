@@ -12,8 +12,9 @@ from rota.errors import ConfigurationError, InvalidArguments
 from rota.jobs.arguments import LIMIT, Signature
 from rota.jobs.conversion.build import Builder
 from rota.jobs.conversion.plain import Room, brief, shown
+from rota.postgres.names import check_name
 
-__all__ = ["Key", "check_by", "key_by"]
+__all__ = ["Key", "check_by", "check_key", "key_by"]
 
 Key = Callable[..., object] | str
 
@@ -70,6 +71,18 @@ def key_by(
             f"{refused} its {option} key, {asked}, is {shown(key)}, and nothing says how to write that so that equal keys are "
             "the same text everywhere. Use text, numbers, or lists of these."
         ) from error
+
+
+def check_key(key: object) -> str:
+    """A key that was given by itself, as text. Raises ConfigurationError."""
+    try:
+        text = key if isinstance(key, str) else _text(key)
+    except Exception as error:
+        raise ConfigurationError(
+            f"key cannot be {shown(key)}: nothing says how to write that so that equal keys are the same text everywhere. Use text "
+            "or a number."
+        ) from error
+    return check_name("key", text, 500)
 
 
 def _text(key: object) -> str:

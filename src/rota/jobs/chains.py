@@ -251,15 +251,23 @@ class _Planner:
 
     def _way(self, after: int | None, to: int) -> list[int] | None:
         """The jobs from one to those of a wait, if one leads there."""
-        if after is None:
+        follows: dict[
+            int, int | None
+        ] = {}  # what comes after each job that was seen; each once, as ways part and meet again
+        ahead: list[tuple[int | None, int | None]] = [(after, None)]
+        while ahead:
+            wait, behind = ahead.pop()
+            for member in () if wait is None else self.plan.waits[wait].members:
+                if member in follows:
+                    continue
+                follows[member] = behind
+                ahead.append((self.plan.after[member], member))
+        if to not in follows:
             return None
-        for member in self.plan.waits[after].members:
-            if member == to:
-                return [to]
-            way = self._way(self.plan.after[member], to)
-            if way is not None:
-                return [*way, member]
-        return None
+        way = [to]
+        while (behind := follows[way[-1]]) is not None:
+            way.append(behind)
+        return way
 
     def _told(self, after: int | None) -> str:
         if after is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import repeat
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -37,7 +38,7 @@ class ClaimedJob(NamedTuple):
     priority: int
     attempt: int
     losses: int
-    due_at: datetime
+    due_at: float  # seconds since 1970
     args: str
     token: int
     version: int = 1
@@ -57,51 +58,64 @@ def new_token() -> int:
     return secrets.randbits(63)
 
 
+# One row of columns, which a client reads several times as fast as it reads rows. What few jobs have comes apart.
 CLAIM = statement(
     "claim",
     """
-    update {schema}.jobs as job
-    -- what came here without knowing of the limit of its task goes into its line
-    set state = case when job.task = any (%(limited)s::text[]) then 'blocked' else 'running' end,
-        token = case when job.task = any (%(limited)s::text[]) then null else %(token)s end,
-        member = case when job.task = any (%(limited)s::text[]) then null else %(member)s end,
-        claimed_at = case when job.task = any (%(limited)s::text[]) then null else {schema}.now() end,
-        attempt = job.attempt + case when job.task = any (%(limited)s::text[]) then 0 else 1 end
-    where job.id = any (array(
-        select due.id
-        from unnest(
-            %(queues)s::text[], %(priorities)s::smallint[], %(after_due)s::timestamptz[], %(after_id)s::bigint[]
-        ) as lane(queue, priority, after_due, after_id)
-        cross join lateral (
-            select job.id
-            from {schema}.jobs as job
-            where job.state = 'queued'
-              and job.queue = lane.queue
-              and job.priority = lane.priority
-              and (job.due_at, job.id) > (lane.after_due, lane.after_id)
-              and job.due_at <= (select {schema}.now())
-              -- what this process does not know stays for those who do
-              and job.task = any (%(tasks)s::text[])
-              and (
-                  job.version = 1
-                  or job.version <= (%(versions)s::smallint[])[array_position(%(tasks)s::text[], job.task)]
-              )
-              -- what went down with a process before is taken apart: see claim_suspect
-              and job.losses = 0
-              and job.cancel_requested_at is null
-            order by job.due_at, job.id
+    with claimed as (
+        update {schema}.jobs as job
+        -- what came here without knowing of the limit of its task goes into its line
+        set state = case when job.task = any (%(limited)s::text[]) then 'blocked' else 'running' end,
+            token = case when job.task = any (%(limited)s::text[]) then null else %(token)s end,
+            member = case when job.task = any (%(limited)s::text[]) then null else %(member)s end,
+            claimed_at = case when job.task = any (%(limited)s::text[]) then null else {schema}.now() end,
+            attempt = job.attempt + case when job.task = any (%(limited)s::text[]) then 0 else 1 end
+        where job.id = any (array(
+            select due.id
+            from unnest(
+                %(queues)s::text[], %(priorities)s::smallint[], %(after_due)s::timestamptz[], %(after_id)s::bigint[]
+            ) as lane(queue, priority, after_due, after_id)
+            cross join lateral (
+                select job.id
+                from {schema}.jobs as job
+                where job.state = 'queued'
+                  and job.queue = lane.queue
+                  and job.priority = lane.priority
+                  and (job.due_at, job.id) > (lane.after_due, lane.after_id)
+                  and job.due_at <= (select {schema}.now())
+                  -- what this process does not know stays for those who do
+                  and job.task = any (%(tasks)s::text[])
+                  and (
+                      job.version = 1
+                      or job.version <= (%(versions)s::smallint[])[array_position(%(tasks)s::text[], job.task)]
+                  )
+                  -- what went down with a process before is taken apart: see claim_suspect
+                  and job.losses = 0
+                  and job.cancel_requested_at is null
+                order by job.due_at, job.id
+                limit %(limit)s
+                for update skip locked
+            ) as due
+            -- lanes are walked in the order given, and no further than needed: the locks are taken row by row
             limit %(limit)s
-            for update skip locked
-        ) as due
-        -- lanes are walked in the order given, and no further than needed: the locks are taken row by row
-        limit %(limit)s
-    ))
-      -- an ended member may not take anything: nobody would know that it has it
-      and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
-    returning
-        job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
-        job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
-        job.trace_context, job.inputs::text, job.batch_id
+        ))
+          -- an ended member may not take anything: nobody would know that it has it
+          and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
+        returning
+            job.id, job.queue, job.task, job.priority, job.attempt, job.due_at, job.claimed_at, job.args::text, job.token,
+            job.version, job.saved::text, job.schedule, job.slot_at, job.trace_context, job.inputs::text, job.batch_id,
+            num_nonnulls(job.saved, job.schedule, job.trace_context, job.inputs, job.batch_id) > 0 or job.version <> 1
+                as is_special
+    )
+    select
+        array_agg(id), array_agg(queue), array_agg(task), array_agg(priority), array_agg(attempt),
+        array_agg(date_part('epoch', due_at)), array_agg(args), date_part('epoch', max(claimed_at)),
+        array_agg(id) filter (where token is null),
+        array_agg(id) filter (where is_special), array_agg(version) filter (where is_special),
+        array_agg(saved) filter (where is_special), array_agg(schedule) filter (where is_special),
+        array_agg(slot_at) filter (where is_special), array_agg(trace_context) filter (where is_special),
+        array_agg(inputs) filter (where is_special), array_agg(batch_id) filter (where is_special)
+    from (select * from claimed order by priority desc, due_at, id) as claimed
     """,
 )
 
@@ -129,8 +143,34 @@ def claim(
             "token": token,
             "member": member,
         },
-        read=_claimed,
+        read=lambda rows: _claimed_by_column(rows[0], token),
     )
+
+
+def _claimed_by_column(columns: Row, token: int) -> list[ClaimedJob]:
+    ids, queues, tasks, priorities, attempts, due, args, claimed_at, strays, special, *of_special = columns
+    if ids is None:
+        return []
+    make = tuple.__new__  # past the constructor, which takes them by name
+    usual = (1, None, None, None)  # from the version on
+    jobs = [
+        make(
+            ClaimedJob,
+            (*found, token, *usual, round(claimed_at - found[6], 6) if claimed_at else None, *_NOTHING_SPECIAL),
+        )
+        for found in zip(ids, queues, tasks, priorities, attempts, repeat(0), due, args, strict=False)
+    ]
+    if special is not None:
+        names = ("version", "saved", "schedule", "slot_at", "trace_context", "inputs", "batch")
+        told = {job: dict(zip(names, values, strict=True)) for job, *values in zip(special, *of_special, strict=True)}
+        jobs = [job._replace(**told[job.id]) if job.id in told else job for job in jobs]
+    if strays is not None:
+        jobs = [job._replace(token=None) if job.id in strays else job for job in jobs]  # type: ignore[arg-type]
+    return jobs
+
+
+# no trace, no inputs, no batch, no line
+_NOTHING_SPECIAL = (None, None, None, None, False)
 
 
 def _walked(lanes: Sequence[tuple[Lane, Start | None]]) -> dict[str, list[Any]]:
@@ -147,7 +187,7 @@ CLAIM_FLOW = statement(
     "claim_flow",
     """
     select
-        job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
+        job.id, job.queue, job.task, job.priority, job.attempt, job.losses, date_part('epoch', job.due_at), job.args::text, job.token,
         job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
         job.trace_context, job.inputs::text, job.batch_id, job.line
     from {schema}.claim_flow(
@@ -240,7 +280,7 @@ CLAIM_SUSPECT = statement(
     )
       and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
     returning
-        job.id, job.queue, job.task, job.priority, job.attempt, job.losses, job.due_at, job.args::text, job.token,
+        job.id, job.queue, job.task, job.priority, job.attempt, job.losses, date_part('epoch', job.due_at), job.args::text, job.token,
         job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
         job.trace_context, job.inputs::text, job.batch_id
     """,

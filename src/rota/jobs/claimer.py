@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from uuid import UUID
@@ -67,6 +67,8 @@ class Claimer:
         self._sooner = sooner
         self._lanes: list[tuple[Lane, Start | None]] = []
         self._suspects = False
+        self._returned = False
+        self._limited_queues: set[str] = set()
         # where a look that may not begin at the start begins, of each lane that had something, the latest last
         self._known: dict[tuple[str, int], Start] = {}
         self._behind = Start(datetime.min.replace(tzinfo=UTC), 0)
@@ -86,6 +88,17 @@ class Claimer:
         """Let the next claim look anew: from the start of every lane if that is cheap, or if it must be."""
         self._lanes = []
         self._at_any_cost |= at_any_cost
+
+    def return_to_lines(self, lanes: Iterable[tuple[str, int]]) -> None:
+        """Let the next claim take from the lines of these queues and priorities, whatever the last look has found there."""
+        known = {(lane.queue, lane.priority) for lane, _ in self._lanes if lane.lines}
+        found = [(Lane(queue, priority, 0.0, lines=True), None) for queue, priority in set(lanes) - known]
+        self._lanes = sorted([*found, *self._lanes], key=lambda entry: -entry[0].priority)
+        self._returned = True
+
+    def is_limited(self, queue: str) -> bool:
+        """Whether this queue, or all together, may run only so many, as far as we know: then all that waits there shares the room."""
+        return queue in self._limited_queues
 
     @property
     def next_look_in(self) -> float:
@@ -114,7 +127,8 @@ class Claimer:
         """
         await self.give_back_unknown()
         self.saw_all = self.held_up = False
-        if not self._lanes or boottime() > self._look_from_start_at:
+        looked = not self._lanes or boottime() > self._look_from_start_at
+        if looked:
             await self._look()
         taken: list[ClaimedJob] = []
         if most_losses and self._suspects:
@@ -136,6 +150,11 @@ class Claimer:
                 break
             suspects = 0 if any(job.losses for job in taken) else most_losses
             taken += await self._take_from(lanes, wanted, member, still_valid, suspects)
+        if not taken and not looked and self._returned:
+            # only a look tells from when on there is something, as for a line that has to wait for its rate
+            self._returned, self._lanes = False, []
+            return await self.claim(limit, member, still_valid=still_valid, most_losses=most_losses)
+        self._returned = False
         if not self._lanes:
             return self._handed_over(member, taken)
         if len(taken) < limit:
@@ -185,7 +204,6 @@ class Claimer:
         if not jobs and self.saw_all:
             # what is due is nothing for us, and behind it may be as much as there was before it
             self._pay("claim", boottime() - began)
-        jobs.sort(key=lambda job: (-job.priority, job.due_at, job.id))
         return jobs
 
     def _handed_over(self, member: UUID, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
@@ -242,6 +260,9 @@ class Claimer:
         self._remember(look)
         self._lanes = [(lane, lane.start) for lane in look.lanes if lane.due_in <= 0]
         self._suspects = any(lane.suspects for lane in look.lanes)
+        # of a queue in which nothing waits now, what was so before
+        self._limited_queues -= {lane.queue for lane in look.lanes if not lane.limited}
+        self._limited_queues |= {lane.queue for lane in look.lanes if lane.limited}
         # measured from before we asked: rather a look too early than a job too late
         found = [lane.next_due_in for lane in look.lanes if lane.next_due_in is not None]
         if look.joins_in is not None:
@@ -280,9 +301,8 @@ class Claimer:
 
     def _advance(self, jobs: Sequence[ClaimedJob]) -> None:
         """Go on behind these jobs next time, and begin with the lanes that were not served, of the same priority."""
-        last = {
-            (job.queue, job.priority, job.line is not None): Start(job.due_at, job.id) for job in jobs if not job.losses
-        }
+        served = {(job.queue, job.priority, job.line is not None): job for job in jobs if not job.losses}
+        last = {lane: Start(datetime.fromtimestamp(job.due_at, UTC), job.id) for lane, job in served.items()}
         self._known |= {
             (queue, priority): min(start, self._behind) for (queue, priority, lines), start in last.items() if not lines
         }

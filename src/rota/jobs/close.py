@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from rota.facts import JobCancelled
 from rota.jobs.job import JobId
-from rota.postgres.query import Query, one, one_or_none, scalar, statement
+from rota.postgres.query import Query, many, one, one_or_none, scalar, statement
 
-__all__ = ["Closed", "Waiting", "close_batches", "find_waiting", "prune_batches", "why_blocked"]
+__all__ = ["Closed", "Waiting", "close_batches", "find_cancelled", "find_waiting", "prune_batches", "why_blocked"]
 
 
 class Closed(NamedTuple):
-    """How many closings were taken, and how many batches had ended."""
+    """How many closings were taken, how many batches had ended, and which of the jobs that waited are cancelled by it."""
 
     taken: int
     ended: int
+    cancelled: Sequence[JobId]
 
     @property
     def may_be_more(self) -> bool:
@@ -23,7 +25,7 @@ class Closed(NamedTuple):
         return self.taken == _MOST or self.ended > 0
 
 
-CLOSE_BATCHES = statement("close_batches", "select taken, ended from {schema}.close_batches(%(most)s)")
+CLOSE_BATCHES = statement("close_batches", "select taken, ended, cancelled from {schema}.close_batches(%(most)s)")
 
 _MOST = 100
 
@@ -31,6 +33,26 @@ _MOST = 100
 def close_batches() -> Query[Closed]:
     """Look at some batches that lost a job; to be called again while there may be more. Workers of freed jobs are woken."""
     return CLOSE_BATCHES.query({"most": _MOST}, read=one(Closed))
+
+
+CANCELLED = statement(
+    "find_cancelled",
+    """
+    select done.id, done.task, done.queue, done.attempt, done.reason
+    from {schema}.history as done
+    where done.id = any (%(ids)s::bigint[])
+    order by done.id
+    """,
+)
+
+
+def find_cancelled(ids: Sequence[JobId]) -> Query[list[JobCancelled]]:
+    """What is told of jobs that a look at batches has cancelled."""
+
+    def told(id: JobId, task: str, queue: str, attempt: int, reason: str | None) -> JobCancelled:
+        return JobCancelled(id, task, queue, attempt, 0.0, reason)
+
+    return CANCELLED.query({"ids": list(ids)}, read=many(told))
 
 
 PRUNE_BATCHES = statement("prune_batches", "select {schema}.prune_batches(1000)")

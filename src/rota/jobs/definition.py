@@ -14,6 +14,7 @@ from rota.blot import forms
 from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError, InvalidArguments
 from rota.jobs.arguments import Signature
+from rota.jobs.by import check_key
 from rota.jobs.checks import check_at, check_delay, check_priority, check_tags
 from rota.jobs.job import Job, NewJob
 from rota.jobs.limit import Limit
@@ -205,16 +206,16 @@ class BoundTask(Generic[P, R_co]):
     def _called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, whole: bool) -> NewJob:
         signature = self.task.signature
         written, lacks = (signature.encode(args, kwargs), None) if whole else signature.encode_open(args, kwargs)
-        new = replace(self.template, args=written, lacks=lacks)
+        new = self.template.but(args=written, lacks=lacks)
         if lacks is not None:
             self._refuse_late_key(lacks)
         if self.unique is not None:
-            new = replace(new, unique=self.unique.of(self.task.name, signature, args, kwargs))
+            new = new.but(unique=self.unique.of(self.task.name, signature, args, kwargs))
         if isinstance(self.unique, Debounce):
-            new = replace(new, delay=seconds(self.unique.period))
+            new = new.but(delay=seconds(self.unique.period))
         if (limit := self.task.options.limit) is not None:
             key = limit.key_of(new, signature, args, kwargs)
-            new = replace(new, key=key, line=limit.line_of(new.task, key))
+            new = new.but(key=key, line=limit.line_of(new.task, key))
         return new
 
     def _refuse_late_key(self, lacks: str) -> None:
@@ -259,7 +260,7 @@ class BoundTask(Generic[P, R_co]):
         if (tags := options.get("tags")) is not None:
             changes["tags"] = check_tags(tags)
         if (key := options.get("key")) is not None:
-            changes["key"] = check_name("key", str(key), 500)
+            changes["key"] = check_key(key)
         if "wake" in options:
             changes["wake"] = bool(options["wake"])
         unique = self.unique

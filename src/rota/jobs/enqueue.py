@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -125,8 +126,10 @@ def enqueue_many(
     new: Sequence[NewJob], schema: str, app: Owner, *, codec: Codec | None = None, trace: str | None = None
 ) -> Query[list[Job[Any]]]:
     """Add the jobs in one statement and return them in the order given."""
-    numbered: dict[NewJob, int] = {}
-    which = [numbered.setdefault(_template(n), len(numbered) + 1) for n in new]
+    numbers_of: dict[tuple[Any, ...], int] = {}
+    which = [numbers_of.setdefault(_alike(n), len(numbers_of) + 1) for n in new]
+    # the last of each kind speaks for it
+    numbered = [n for _, n in sorted(dict(zip(which, new, strict=True)).items())]
     params = {
         "args": "[" + ",".join([n.args if codec is None else _stored(n, codec) for n in new]) + "]",
         "templates": numbers(which),
@@ -317,8 +320,10 @@ def in_batches(new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
         yield new[start:]
 
 
-def _template(new: NewJob) -> NewJob:
-    return replace(new, args="")
+# What calls of one kind have in common: all that is stored of them here but their arguments.
+_alike = attrgetter(
+    *("task", "queue", "priority", "at", "delay", "tags", "version", "key", "retention", "redact", "lost_limit", "wake")
+)
 
 
 def _array(tags: tuple[str, ...]) -> str | None:

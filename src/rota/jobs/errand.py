@@ -62,15 +62,15 @@ class Errand:
     def to_message(self) -> dict[str, Any]:
         slot_at = self.job.slot_at and self.job.slot_at.isoformat()
         # the line it is in is nothing to the body
-        job = self.job._asdict() | {"due_at": self.job.due_at.isoformat(), "slot_at": slot_at, "line": None}
+        job = self.job._asdict() | {"slot_at": slot_at, "line": None}
         errand = {"job": job, "places": self.places, "path": self.path, "schema": self.schema, "dsn": self.dsn}
         return errand | {"trace": self.trace}
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> Errand:
         told = message["job"]
-        times = {name: told[name] and datetime.fromisoformat(told[name]) for name in ("due_at", "slot_at")}
-        job = ClaimedJob(**told | times)
+        slot_at = told["slot_at"] and datetime.fromisoformat(told["slot_at"])
+        job = ClaimedJob(**told | {"slot_at": slot_at})
         places = tuple(Place(*place) for place in message["places"])
         return cls(job, places, message["path"], message["schema"], message["dsn"], message["trace"])
 

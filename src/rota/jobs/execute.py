@@ -75,14 +75,16 @@ class Executor:
         self._running: dict[Attempt, tuple[Held, asyncio.Task[Any] | None]] = {}
         self._timers: dict[Attempt, list[asyncio.TimerHandle]] = {}
 
-    async def run(self, job: ClaimedJob) -> Outcome:
+    def run(self, job: ClaimedJob) -> Awaitable[Outcome]:
         """Run the body to its end. What is no Exception is raised: the worker cancelled it, or see `broken`.
 
         A body whose transaction has committed has succeeded, however it ends.
         """
-        if self._tracing is None:
-            return await self._run(job)
-        with self._tracing.processing(job) as processing:
+        # no coroutine around the one that does it: each costs as much as a small body
+        return self._run(job) if self._tracing is None else self._run_traced(job, self._tracing)
+
+    async def _run_traced(self, job: ClaimedJob, tracing: Tracing) -> Outcome:
+        with tracing.processing(job) as processing:
             outcome = await self._run(job, processing)
             processing.ended(outcome)
             return outcome
@@ -101,6 +103,9 @@ class Executor:
             reach("run.before")
             if self._middleware is not None and self._middleware.around_run:
                 value = await self._middleware.run(running.get(), lambda: self._call(task, job, attempt))
+            elif task.is_async and task.options.timeout is None:
+                args, kwargs = call_of(task, job, self._desk)
+                value = await task.function(*args, **kwargs)
             else:
                 value = await self._call(task, job, attempt)
             reach("run.after")

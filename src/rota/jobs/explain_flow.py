@@ -211,7 +211,7 @@ def _in_line(job: Job[Any], flow: Flow) -> Iterator[str]:
             f"{_when(line.room_at, now)}."
         )
     if line.ahead:
-        yield f"Jobs in front of it in its line: {_many(line.ahead)}. Job {line.first} is first."
+        yield f"Jobs in front of it in its line{key}: {_many(line.ahead)}. Job {line.first} is first."
     if line.first_due_at is not None and line.first_due_at > now:
         who = f"Job {line.first}" if line.ahead else "It"
         yield (

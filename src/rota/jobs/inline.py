@@ -120,7 +120,16 @@ def _prepare(new: NewJob, tasks: Package) -> tuple[Task[..., Any], tuple[Any, ..
     task = tasks.find(new.task)
     args, kwargs = task.signature.decode(json.loads(new.args))
     claimed = ClaimedJob(
-        next(_ids), new.queue, new.task, new.priority, 1, 0, datetime.now(UTC), new.args, token=0, version=new.version
+        next(_ids),
+        new.queue,
+        new.task,
+        new.priority,
+        1,
+        0,
+        datetime.now(UTC).timestamp(),
+        new.args,
+        token=0,
+        version=new.version,
     )
     job = RunningJob(Held(claimed, task.signature, desk=None))
     return task, args, kwargs, job

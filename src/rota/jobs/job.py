@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from uuid import UUID
 
@@ -102,6 +103,19 @@ class NewJob:
     def with_arguments(self, **changes: Any) -> NewJob:
         """The same call with these arguments changed, or added: for middleware. The values are plain JSON."""
         return replace(self, args=json.dumps(self.arguments | changes))
+
+    def but(self, **changes: Any) -> NewJob:
+        """As `dataclasses.replace`, for the hot path: that one takes twice the time."""
+        made, put = object.__new__(NewJob), object.__setattr__
+        for name, value in zip(_NAMES, _values_of(self), strict=True):
+            put(made, name, value)
+        for name, value in changes.items():
+            put(made, name, value)
+        return made
+
+
+_NAMES = tuple(each.name for each in fields(NewJob))
+_values_of = attrgetter(*_NAMES)
 
 
 @dataclass(frozen=True, slots=True)

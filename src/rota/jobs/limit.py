@@ -7,7 +7,7 @@ worker that starts, as jobs may come from callers who do not know: plain SQL, or
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 from uuid import UUID
@@ -20,7 +20,7 @@ from rota.jobs.job import NewJob
 from rota.jobs.rate import Rate, read_rate
 from rota.postgres.query import Steps, nothing, scalar, statement
 
-__all__ = ["Limit", "declare_limits", "read_limit"]
+__all__ = ["Limit", "declare_limits", "mend_lines", "read_limit"]
 
 Retries = Literal["step_aside", "hold_line"]
 LONGEST_KEY = 500
@@ -105,8 +105,8 @@ DECLARE = statement(
             %(arguments)s::text[], %(hold)s::boolean[]
         ) as declared(task, running, rate_count, rate_seconds, by_key, argument, hold)
     ), changed as (
-        insert into {schema}.limits as rule (task, running, rate_count, rate_seconds, by_key, argument, hold)
-        select * from declared order by task
+        insert into {schema}.limits as rule (task, running, rate_count, rate_seconds, by_key, argument, hold, declared_at)
+        select *, '-infinity'::timestamptz from declared order by task
         on conflict (task) do update
         set running = excluded.running,
             rate_count = excluded.rate_count,
@@ -114,7 +114,8 @@ DECLARE = statement(
             by_key = excluded.by_key,
             argument = excluded.argument,
             hold = excluded.hold,
-            declared_at = {schema}.now()
+            -- until its lines follow, see mend_lines
+            declared_at = excluded.declared_at
         where (rule.running, rule.rate_count, rule.rate_seconds, rule.by_key, rule.argument, rule.hold) is distinct from
               (excluded.running, excluded.rate_count, excluded.rate_seconds, excluded.by_key, excluded.argument, excluded.hold)
         returning rule.task
@@ -145,9 +146,23 @@ LINES = statement(
 
 REFRESH = statement("refresh_lines", "select {schema}.refresh_lines(%(lines)s::uuid[])")
 
+FOLLOWED = statement(
+    "limits_followed",
+    """
+    update {schema}.limits
+    set declared_at = {schema}.now()
+    where task = any (%(tasks)s::text[])
+      and declared_at = '-infinity'
+    """,
+)
+
 
 def declare_limits(limits: Mapping[str, Limit | None]) -> Steps[None]:
-    """Write down what these tasks declare, and have their lines follow: what is free by the new rule is ready at once."""
+    """Write down what these tasks declare, and have their lines follow: what is free by the new rule is ready at once.
+
+    Each step is to be a transaction of its own, so that a task with many lines has them all locked at no time. From the first on
+    the new rule holds, as claims count by it, whatever lines say; whoever dies at the others leaves them to mend_lines.
+    """
     limited = {task: limit for task, limit in limits.items() if limit is not None}
     rates = [limit.rate if isinstance(limit.rate, Rate) else None for limit in limited.values()]
     different = yield DECLARE.query(
@@ -163,7 +178,58 @@ def declare_limits(limits: Mapping[str, Limit | None]) -> Steps[None]:
         },
         read=scalar,
     )
+    yield from _follow(different)
+
+
+def _follow(tasks: Sequence[str]) -> Steps[None]:
+    if not tasks:
+        return
     after = UUID(int=0)
-    while different and (lines := (yield LINES.query({"tasks": different, "after": after}, read=scalar))):
+    while lines := (yield LINES.query({"tasks": tasks, "after": after}, read=scalar)):
         yield REFRESH.query({"lines": lines}, read=nothing)
         after = lines[-1]
+    yield FOLLOWED.query({"tasks": tasks}, read=nothing)
+
+
+UNFOLLOWED = statement(
+    "limits_unfollowed",
+    "select coalesce(array_agg(task order by task), '{}') from {schema}.limits where declared_at = '-infinity'",
+)
+
+# Full lines are not more than jobs that run; what is read besides is the table of lines, once.
+WRONG_LINES = statement(
+    "wrong_lines",
+    """
+    select coalesce(array_agg(wrong.id), '{}')
+    from (
+        select line.id
+        from {schema}.lines as line
+        left join {schema}.limits as rule on rule.task = line.task
+        where line.queue is not null
+          and (
+              line.ready_at is null
+              and coalesce(rule.running > (
+                  select count(*)
+                  from (
+                      select from {schema}.jobs as job where job.line = line.id and job.state = 'running' limit rule.running
+                  ) as held
+              ), true)
+              -- it waits for the end of a period that no rate has any more
+              or rule.rate_count is null and line.not_before > {schema}.now()
+          )
+        order by line.id
+        limit 1000
+    ) as wrong
+    """,
+)
+
+
+def mend_lines() -> Steps[None]:
+    """Have lines follow that nobody else will. Each step is to be a transaction of its own, as in declare_limits.
+
+    They are those of a rule whose author died before all of them had followed; and those that it found full because of a job
+    which was just being settled by the old rule, when nobody had to tell the line: with that job gone, nothing else would.
+    """
+    yield from _follow((yield UNFOLLOWED.query(read=scalar)))
+    if wrong := (yield WRONG_LINES.query(read=scalar)):
+        yield REFRESH.query({"lines": wrong}, read=nothing)

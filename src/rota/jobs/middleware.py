@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from rota.errors import ConfigurationError
+from rota.jobs.by import check_key
 from rota.jobs.checks import check_at, check_delay, check_priority, check_tags
 from rota.jobs.conversion.plain import read_json
 from rota.jobs.given import check_mapping
@@ -122,7 +123,7 @@ class Middleware:
             delay=None if changed.delay is None else check_delay(changed.delay),
             at=None if changed.at is None else check_at(changed.at),
             tags=check_tags(changed.tags),
-            key=None if changed.key is None else check_name("key", str(changed.key), 500),
+            key=None if changed.key is None else check_key(changed.key),
             retention=None if changed.retention is None else check_name("retention", changed.retention, 40),
         )
         return self._lined_up(new, checked)

@@ -14,17 +14,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rota.errors import DatabaseUnavailable, RotaError
-from rota.facts import DatabaseLost, Facts, HistoryKept, JobLost
+from rota.facts import DatabaseLost, Facts, HistoryKept, JobCancelled, JobLost
 from rota.jobs.cancel import end_cancelled, find_unwanted
 from rota.jobs.claim import ClaimedJob, give_back_claim, held_tokens
-from rota.jobs.close import close_batches, prune_batches
+from rota.jobs.close import close_batches, find_cancelled, prune_batches
 from rota.jobs.execute import Executor
+from rota.jobs.limit import mend_lines
 from rota.jobs.outcome import Outcome
 from rota.jobs.rescue import rescue
 from rota.jobs.retention import Upkeep, upkeep
 from rota.jobs.settle import Attempt, find_settled
 from rota.jobs.source import JobSource
 from rota.leases.control import Control
+from rota.postgres.ask import run_apart
 from rota.postgres.keys import lock_key
 from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
@@ -142,8 +144,8 @@ class Rounds:
             await asyncio.sleep(_SETTLING_SECONDS)
 
     async def watch_batches(self) -> None:
-        """Let go of jobs that waited for others: at once when some of ours have settled, and now and then, since whoever settled
-        the others may have died, or was no worker."""
+        """Let go of jobs that waited for others: at once when some of ours have settled or someone says that others are gone, and
+        now and then, since whoever settled the others may have died."""
         while True:
             self.closings.clear()
             try:
@@ -165,6 +167,9 @@ class Rounds:
             reach("close.before")
             closed = await self._claiming.run(close_batches())
             reach("close.after")
+            if closed.cancelled and self._facts.wanted(JobCancelled):
+                for cancelled in await self._claiming.run(find_cancelled(closed.cancelled)):
+                    self._facts.emit(cancelled)
             total += closed.ended
             if closed.ended:
                 self._source.wake()
@@ -199,6 +204,7 @@ class Rounds:
             done = await session.run(upkeep(key))
             if done is not None:
                 await session.run(prune_batches())
+                await run_apart(session.run, mend_lines())
             return done
         except DatabaseUnavailable:
             raise

@@ -54,8 +54,10 @@ T = TypeVar("T")
 # For how long after a lock was felt, or seen, each batch is asked for locks before it is written.
 _WARY_SECONDS = 5.0
 _UNSTORABLE = "InvalidResult"
-# How often to look while a limit holds something up: whoever runs it wakes nobody when it has ended.
+# While a limit holds something up, we look for it at least so often, and more rarely the longer that has been so: whoever ends
+# what is in the way wakes nobody but itself.
 _HELD_UP_SECONDS = 0.2
+_HELD_UP_SHARE = 0.1
 
 
 class JobSource:
@@ -88,13 +90,16 @@ class JobSource:
         self._wary_until = 0.0
         self._seen_locked: set[JobId] = set()
         self._woken = asyncio.Event()
+        self._look_anew = False
         self._pause = 0.0
+        self._moved_at = boottime()
         self._awaited = 0
         self._looks_begun = 0
         self._last_short_look = 0
         self._short_look = asyncio.Event()
 
     def wake(self) -> None:
+        self._look_anew = True
         self._woken.set()
 
     async def found_nothing(self) -> None:
@@ -120,8 +125,9 @@ class JobSource:
         control = self._control()
         if not control.may_act:
             return []
-        if self._woken.is_set():
-            self._woken.clear()
+        self._woken.clear()
+        if self._look_anew:
+            self._look_anew = False
             self._claimer.look()
         self._looks_begun += 1
         look = self._looks_begun
@@ -132,6 +138,8 @@ class JobSource:
             still_valid=lambda: control.may_act and control.member == member,
             most_losses=self._gate.most_losses,
         )
+        if jobs or not self._claimer.held_up:
+            self._moved_at = boottime()
         if jobs:
             self._pause = 0.0
             # one at most, and first unless it was in a line
@@ -152,7 +160,12 @@ class JobSource:
             await asyncio.sleep(0.05)
             return
         # Wake-ups may be coalesced, so look again soon after the last work, then ever less often.
-        self._pause = min(_HELD_UP_SECONDS if self._claimer.held_up else self._poll(), self._pause * 4 or 0.005)
+        soonest, longest = 0.005, self._poll()
+        if self._claimer.held_up:
+            # it is mostly one of ours that makes room, and that wakes us
+            soonest = 0.05
+            longest = min(longest, max(_HELD_UP_SECONDS, (boottime() - self._moved_at) * _HELD_UP_SHARE))
+        self._pause = min(longest, self._pause * 4 or soonest)
         try:
             async with asyncio.timeout(min(self._pause, self._claimer.next_look_in)):
                 await self._woken.wait()
@@ -161,29 +174,39 @@ class JobSource:
             self._claimer.look()
 
     async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        locked = await self._locked([outcome.job for outcome in outcomes])
-        left = [outcome for outcome in outcomes if outcome.job.id in locked]
-        if left:
+        left: list[Outcome] = []
+        if locked := await self._locked(outcomes):
+            left = [outcome for outcome in outcomes if outcome.job.id in locked]
             outcomes = [outcome for outcome in outcomes if outcome.job.id not in locked]
         succeeded = [outcome for outcome in outcomes if isinstance(outcome, Succeeded)]
         if succeeded:
             left += await self._settle(succeeded)
-        others = [outcome for outcome in outcomes if not isinstance(outcome, Succeeded | AlreadySettled)]
-        if others:
-            left += await self._settle(others)
-        if len(succeeded) + len(others) < len(outcomes):
+        if len(succeeded) < len(outcomes):
+            others = [outcome for outcome in outcomes if not isinstance(outcome, Succeeded | AlreadySettled)]
+            if others:
+                left += await self._settle(others)
             self._tell((outcome for outcome in outcomes if isinstance(outcome, AlreadySettled)), {})
-        if any(outcome.job.limited for outcome in outcomes):
-            # what waited for one of them may be taken now
-            self.wake()
+        self._leave_room([outcome.job for outcome in outcomes if outcome.job.limited])
         if any(outcome.job.batch is not None for outcome in outcomes):
             self._left_batch()
         return left
 
+    def _leave_room(self, jobs: Sequence[ClaimedJob]) -> None:
+        """What waited for one of these may be taken now: mostly the next of its line, and there is no need to look for that.
+
+        Where the room is that of a queue, or of all, other lines and lanes have as much right to it: only a look has them take
+        turns.
+        """
+        if any(job.line is None or self._claimer.is_limited(job.queue) for job in jobs):
+            self.wake()
+        elif jobs:
+            self._claimer.return_to_lines({(job.queue, job.priority) for job in jobs})
+            self._woken.set()
+
     async def hand_back(self, items: Sequence[ClaimedJob], begun: Sequence[ClaimedJob] = ()) -> Sequence[ClaimedJob]:
         await self._claimer.give_back_unknown()
-        locked = await self._locked([*items, *begun])
         outcomes: list[HandedBack | Lost] = [*map(HandedBack, items), *map(self._interrupted, begun)]
+        locked = await self._locked(outcomes)
         outcomes = [outcome for outcome in outcomes if outcome.job.id not in locked]
         free = [outcome.job for outcome in outcomes]
         if free:
@@ -205,10 +228,11 @@ class JobSource:
         said = "its worker stopped before it ended, and it may not begin again"
         return Lost(job, Failure("Interrupted", said, ""), 0.0, limit=1)
 
-    async def _locked(self, jobs: Sequence[ClaimedJob]) -> set[JobId]:
+    async def _locked(self, outcomes: Sequence[Outcome]) -> set[JobId]:
         """Whose rows someone has locked. Asked for a while after that was felt, as it costs a statement."""
-        if not jobs or boottime() > self._wary_until:
+        if not outcomes or boottime() > self._wary_until:
             return set()
+        jobs = [outcome.job for outcome in outcomes]
         locked = await self._run(find_locked([job.id for job in jobs]))
         if locked:
             self._wary_until = boottime() + _WARY_SECONDS
@@ -242,8 +266,8 @@ class JobSource:
         except RotaError as error:
             return await self._settle_apart(outcomes, error)
         reach("settle.after")
-        unmatched = [outcome.job for outcome in outcomes if (outcome.job.id, outcome.job.token) not in fates]
-        if unmatched:
+        if len(fates) < len(outcomes):
+            unmatched = [outcome.job for outcome in outcomes if (outcome.job.id, outcome.job.token) not in fates]
             earlier = await self._run(find_settled(unmatched))
             for job in unmatched:
                 if (job.id, job.token) not in earlier:

@@ -81,7 +81,11 @@ def pause_queue(
         "by": by,
     }
     if not (yield PAUSE.query(params, read=scalar)):
-        raise ConfigurationError(f"until cannot be {until!r}: by the clock of the database that time has passed.")
+        assert until is not None  # what lasts for so long ends later than now
+        raise ConfigurationError(
+            f"{f'Queue {name}' if name else 'All queues'} cannot be paused until {until.isoformat(' ', 'seconds')}: by the clock of "
+            "the database that time has passed. Give a later one, say for how long instead, or neither, and resume it by hand."
+        )
     paused: QueueView = yield from _changed(name, channel, declared)
     ends = None if paused.paused_until is None else paused.paused_until.astimezone(UTC).isoformat()
     yield record(by, "queue.pause", {"queue": name, "until": ends, "reason": reason or None})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -294,9 +294,10 @@ class Worker:
         if hindered:
             raise RotaError("\n".join([*hindered, "All else is done. Mend that, and drain again."]))
 
-    async def _run_job(self, job: ClaimedJob) -> Outcome:
-        if not job.losses:
-            return await self._executor.run(job)
+    def _run_job(self, job: ClaimedJob) -> Awaitable[Outcome]:
+        return self._run_suspect(job) if job.losses else self._executor.run(job)
+
+    async def _run_suspect(self, job: ClaimedJob) -> Outcome:
         with self._gate.passed(job):
             limit = self._tasks[job.task].options.retry.losses
             if limit is not None and job.losses >= limit:
@@ -310,6 +311,9 @@ class Worker:
         # no name: something was said about all queues together
         if not queue or self._settings.queues is None or queue in self._settings.queues:
             self._in_loop(self._source.wake)
+        if not queue:
+            # or a job that others wait for was taken away
+            self._in_loop(self._rounds.closings.set)
 
     def _on_cancel(self) -> None:
         self._in_loop(self._rounds.cancels.set)

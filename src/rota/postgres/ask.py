@@ -11,6 +11,7 @@ or where ours matter.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
@@ -23,7 +24,7 @@ from psycopg.rows import tuple_row
 from rota.postgres.connection import IDLE_LIMIT, Own, is_direct, is_stale_plan
 from rota.postgres.query import Query, Row, Steps, Unreadable
 
-__all__ = ["OPENING", "ask", "ask_steps", "ask_steps_sync", "ask_sync"]
+__all__ = ["OPENING", "ask", "ask_steps", "ask_steps_sync", "ask_sync", "run_apart"]
 
 T = TypeVar("T")
 
@@ -54,6 +55,17 @@ async def ask_steps(connection: AsyncConnection[Any], schema: str, steps: Steps[
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             answer = query.read(await _rows(connection, schema, query))
+
+
+async def run_apart(run: Callable[[Query[Any]], Awaitable[Any]], steps: Steps[T]) -> T:
+    """Run the queries of something that may end anywhere in between, one by one: each is a transaction of its own."""
+    answer: Any = None
+    while True:
+        try:
+            query = steps.send(answer)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        answer = await run(query)
 
 
 def ask_steps_sync(connection: Connection[Any], schema: str, steps: Steps[T], *, undo: bool = False) -> T:

@@ -8,6 +8,7 @@ pid that differs from the one libpq was given. What must hold there as well is s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import selectors
@@ -16,7 +17,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import psycopg
 from psycopg import AsyncConnection, Connection, waiting
@@ -86,6 +87,8 @@ _LIMITS = ("statement_timeout", "lock_timeout", "transaction_timeout")
 class Own:
     """What we know of a connection that we opened."""
 
+    #: whether it was set up, so that this is not done again when a pool takes it in
+    prepared = False
     #: whether the session is ours alone, and set up by us, or a transaction pooler stands in between
     direct = False
     #: whether a pooler stands in between, and transactions there begin at a stricter level or with shorter limits of time than
@@ -96,7 +99,27 @@ class Own:
 
 
 class OwnConnection(Own, AsyncConnection[TupleRow]):
-    """An async connection of ours."""
+    """An async connection of ours.
+
+    While it is prompt, it is given up at once when its caller is cancelled. The driver would first ask the server to cancel, and
+    wait for that; a server that is silent would be waited for twice.
+    """
+
+    prompt = False
+
+    @classmethod
+    async def connect(cls, conninfo: str = "", *, ready: list[Any] | None = None, **options: Any) -> Self:  # type: ignore[override]
+        """A new one, or one that is `ready`: so a pool begins with what is open already."""
+        return ready.pop() if ready else await super().connect(conninfo, **options)
+
+    async def wait(self, gen: PQGen[T], *args: Any, **named: Any) -> T:
+        if not self.prompt:
+            return await super().wait(gen, *args, **named)
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, interval=0.1)
+        except asyncio.CancelledError:
+            self.pgconn.finish()
+            raise
 
 
 class BoundedConnection(Own, Connection[TupleRow]):
@@ -108,6 +131,14 @@ class BoundedConnection(Own, Connection[TupleRow]):
     patience = 30.0
     #: when the session was last seen to be well, on the clock of `boottime`: nothing had come from the server, no goodbye either
     well_at = 0.0
+
+    @classmethod
+    def connect(cls, conninfo: str = "", *, ready: list[Any] | None = None, **options: Any) -> Self:  # type: ignore[override]
+        """A new one, or one that is `ready`: so a pool begins with what is open already."""
+        with contextlib.suppress(IndexError):  # several threads of a pool may ask at once
+            if ready:
+                return cast(Self, ready.pop())
+        return super().connect(conninfo, **options)
 
     def wait(self, gen: PQGen[T], *args: Any, **named: Any) -> T:
         return super().wait(self._bounded(gen), *args, **named)
@@ -127,20 +158,6 @@ class BoundedConnection(Own, Connection[TupleRow]):
                 wanted = gen.send(ready)
         except StopIteration as end:
             return cast(T, end.value)
-
-
-class PromptConnection(OwnConnection):
-    """An async connection that is given up at once when its caller is cancelled.
-
-    The driver would first ask the server to cancel, and wait for that; a server that is silent would be waited for twice.
-    """
-
-    async def wait(self, gen: PQGen[T], *args: Any, **named: Any) -> T:
-        try:
-            return await waiting.wait_async(gen, self.pgconn.socket, interval=0.1)
-        except asyncio.CancelledError:
-            self.pgconn.finish()
-            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +180,12 @@ class Connector:
         name = f"rota:{self.role}@{socket.gethostname()}"[:63]
         return self.dsn.with_defaults(application_name=name, **{**_NETWORK, **self.network})
 
-    async def connect(self) -> AsyncConnection[TupleRow]:
+    async def connect(self) -> OwnConnection:
         try:
-            connection = await PromptConnection.connect(self.conninfo, autocommit=True, prepare_threshold=0)
+            connection = await OwnConnection.connect(self.conninfo, autocommit=True, prepare_threshold=0)
         except psycopg.Error as error:
             raise translated(error, self.dsn) from error
+        connection.prompt = True
         try:
             await self.prepare(connection)
         except BaseException:
@@ -190,6 +208,8 @@ class Connector:
 
     async def prepare(self, connection: OwnConnection) -> None:
         """Make a fresh connection ours: session settings where the session is ours, none behind a pooler."""
+        if connection.prepared:
+            return
         try:
             cursor = await connection.execute(*self._first_statement(connection), prepare=False)
             self._mark(connection, await cursor.fetchone())
@@ -197,6 +217,8 @@ class Connector:
             raise translated(error, self.dsn) from error
 
     def prepare_sync(self, connection: BoundedConnection) -> None:
+        if connection.prepared:
+            return
         try:
             cursor = connection.execute(*self._first_statement(connection), prepare=False)
             self._mark(connection, cursor.fetchone())
@@ -241,6 +263,7 @@ class Connector:
             connection.strict = isolation != "read committed" or is_short or bool(self.everywhere)
             connection.limits = {**self._limits(), **self.everywhere}
             connection.prepare_threshold = None  # the next statement may run on another server connection
+        connection.prepared = True
 
 
 def is_direct(connection: AsyncConnection[Any] | Connection[Any]) -> bool:

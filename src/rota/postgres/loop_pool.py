@@ -22,14 +22,15 @@ __all__ = ["LoopPool", "close_with_loop", "lent"]
 
 
 class LoopPool(AsyncConnectionPool[Any]):
-    """Connections of ours. Not open yet."""
+    """Connections of ours, beginning with one that is open. Not open itself yet."""
 
-    def __init__(self, connector: Connector, *, size: int) -> None:
+    def __init__(self, connector: Connector, first: OwnConnection, *, size: int) -> None:
+        first.prompt = False
         self._connector = connector
         self._prepared: WeakSet[OwnConnection] = WeakSet()
         super().__init__(
             connector.conninfo,
-            kwargs={"autocommit": True, "prepare_threshold": 0},
+            kwargs={"autocommit": True, "prepare_threshold": 0, "ready": [first]},
             configure=self._prepare,
             check=_check,
             connection_class=OwnConnection,

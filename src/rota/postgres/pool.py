@@ -304,13 +304,14 @@ class Database:
         # the address may start an embedded server, which takes a moment
         address = await asyncio.to_thread(self._address)
         connector = Connector(address, self._role, self._settings, everywhere=self._everywhere)
-        # a pool keeps the reason of a failed start to itself: ask once directly, so that the error says it
-        await (await connector.connect()).close()
-        pool = LoopPool(connector, size=self._size)
+        # a pool keeps the reason of a failed start to itself: its first connection is made directly, so that the error says it
+        first = await connector.connect()
+        pool = LoopPool(connector, first, size=self._size)
         try:
-            # for the first connection, which who asks next would not wait for: another would be opened
+            # until it has taken that in, which who asks next would not wait for: another would be opened
             await pool.open(wait=True, timeout=_WAIT_SECONDS)
         except BaseException:
+            await first.close()
             await pool.close()
             raise
         return pool
@@ -327,18 +328,25 @@ class Database:
         with self._lock:
             if self._sync is None:
                 connector = Connector(self._address(), self._role, self._settings, everywhere=self._everywhere)
-                connector.connect_sync().close()
-                self._sync = ConnectionPool(
+                first = connector.connect_sync()
+                pool = ConnectionPool(
                     connector.conninfo,
-                    kwargs={"autocommit": True, "prepare_threshold": 0},
+                    kwargs={"autocommit": True, "prepare_threshold": 0, "ready": [first]},
                     configure=connector.prepare_sync,
                     check=_check_sync,
                     connection_class=BoundedConnection,
                     min_size=1,
                     max_size=self._size,
-                    open=True,
+                    open=False,
                     name="rota-sync",
                 )
+                try:
+                    pool.open(wait=True, timeout=_WAIT_SECONDS)
+                except BaseException:
+                    first.close()
+                    pool.close()
+                    raise
+                self._sync = pool
             return self._sync
 
 

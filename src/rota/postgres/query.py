@@ -114,7 +114,7 @@ class Unreadable(NamedTuple):
     why: str
 
 
-#: Several queries that make one step in one transaction: yields each query and receives what it read.
+#: Several queries that make one step, mostly in one transaction: yields each query and receives what it read.
 Steps = Generator[Query[Any], Any, T]
 
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from rota.clock import Duration, duration
 from rota.errors import ConfigurationError
+from rota.jobs.by import check_key
 from rota.jobs.checks import LATEST_YEAR, check_priority, check_tags
 from rota.jobs.conversion.plain import read_json
 from rota.jobs.definition import Task
@@ -211,6 +212,7 @@ def _defined(
     whole = "on" not in said and not said.get("dormant")
     words["args"] = written_arguments(known, args, f"Schedule {name!r} was not put", whole=whole)
     if known is not None:
+        _check_key(known, said)
         words |= {
             "checked": True,
             "queue": known.options.queue,
@@ -218,6 +220,15 @@ def _defined(
             **task_words(known),
         }
     return describe(name, words, said)
+
+
+def _check_key(task: Task[..., Any], said: Mapping[str, Any]) -> None:
+    limit = task.options.limit
+    if limit is not None and callable(limit.by) and "key" not in said:
+        raise ConfigurationError(
+            f"key is missing: Limit(by=...) of task {task.name!r} is a function, which the database cannot call when it gives out a "
+            "run, so its runs would share one line. Give key=..., or let by be the name of an argument."
+        )
 
 
 def _check_options(said: Iterable[str]) -> None:
@@ -252,7 +263,7 @@ def _labels(said: Mapping[str, Any]) -> dict[str, Any]:
     if "priority" in said:
         words["priority"] = check_priority(said["priority"])
     if "key" in said:
-        words["key"] = check_name("key", str(said["key"]), 500)
+        words["key"] = check_key(said["key"])
     if "tags" in said:
         words["tags"] = check_tags(said["tags"])
     if "note" in said:

@@ -19,6 +19,8 @@ import asyncio
 import contextlib
 import contextvars
 import random
+import sys
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
@@ -37,6 +39,10 @@ ItemInvariant = TypeVar("ItemInvariant")
 OutcomeIn = TypeVar("OutcomeIn", contravariant=True)
 Result = TypeVar("Result")
 
+# A body that begins here and now, and need not wait, is never on the loop: that is most of what a small one costs.
+_EAGER = sys.version_info >= (3, 12)
+# For how long bodies are begun in a row, before others have their turn on the loop.
+_SLICE_SECONDS = 0.002
 # Claim ahead what will be started in this time: a few round trips to the database, so that it is never waited for.
 _AHEAD_SECONDS = 0.05
 _AHEAD_LIMIT = 1000
@@ -94,6 +100,7 @@ class Consumer(Generic[Item, Outcome]):
         self._ready: deque[Item] = deque()
         self._running: dict[int, tuple[asyncio.Task[None], Item]] = {}
         self._started = 0
+        self._starting = False
         self._given_up: set[int] = set()
         self._abandoned: set[int] = set()
         self._outlived = 0
@@ -192,8 +199,7 @@ class Consumer(Generic[Item, Outcome]):
 
         def vacate() -> None:
             self._outlived -= 1
-            self._start_ready()
-            self._note_change()
+            self._go_on()
 
         def ended(_: Future[Any]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has closed: nobody counts any more
@@ -226,7 +232,7 @@ class Consumer(Generic[Item, Outcome]):
                 continue
             items = await self._until_done("claim", lambda n=wanted: self._source.claim(n))  # type: ignore[misc]
             self._ready.extend(items)
-            self._start_ready()
+            self._go_on()
             if len(items) < wanted:
                 await self._source.wait_for_more()
 
@@ -239,12 +245,38 @@ class Consumer(Generic[Item, Outcome]):
         return missing if missing * 2 >= self._ahead else 0
 
     def _start_ready(self) -> None:
-        while self._ready and self._free > 0 and len(self._unsettled) <= _UNSETTLED_LIMIT and self._source.may_start():
-            item = self._ready.popleft()
-            self._started += 1
-            # in the context of the start, also when the end of a thread has made the room for it
-            running = asyncio.create_task(self._run_one(self._started, item), context=self._context.copy())
-            self._running[self._started] = (running, item)
+        """Begin what is ready, as far as there is room. Called by a body that ends while we begin others, we see to it ourselves."""
+        if not self._ready or self._starting or not self._source.may_start():
+            return
+        self._starting = True
+        ends = time.monotonic() + _SLICE_SECONDS
+        try:
+            while self._ready and self._free > 0 and len(self._unsettled) <= _UNSETTLED_LIMIT:
+                self._start(self._ready.popleft())
+                if time.monotonic() > ends:
+                    asyncio.get_running_loop().call_soon(self._go_on)
+                    break
+        finally:
+            self._starting = False
+
+    def _go_on(self) -> None:
+        self._start_ready()
+        self._note_change()
+
+    def _start(self, item: Item) -> None:
+        self._started = number = self._started + 1
+        # in the context of the start, also when the end of a thread has made the room for it
+        loop, context = asyncio.get_running_loop(), self._context.copy()
+        if not _EAGER:
+            self._running[number] = (loop.create_task(self._run_one(number, item), context=context), item)
+            return
+        try:
+            task = asyncio.Task(self._run_one(number, item), loop=loop, eager_start=True, context=context)  # type: ignore[call-arg]
+        except KeyboardInterrupt:  # someone at a terminal wants us to end: what began is handed back with the rest
+            self._stale.append(item)
+            raise
+        if not task.done():
+            self._running[number] = (task, item)
 
     async def _run_one(self, number: int, item: Item) -> None:
         try:
@@ -255,8 +287,7 @@ class Consumer(Generic[Item, Outcome]):
             outcome = self._broken(item, error)
         if number in self._abandoned:
             self._abandoned.discard(number)
-            self._start_ready()
-            self._note_change()
+            self._go_on()
             return
         self._running.pop(number, None)
         self._take_in(item, outcome)
@@ -264,9 +295,9 @@ class Consumer(Generic[Item, Outcome]):
     def _take_in(self, item: Item, outcome: Outcome) -> None:
         self.finished += 1
         self._unsettled.append((item, outcome))
-        self._batch.set()
-        self._start_ready()
-        self._note_change()
+        if not self._starting:
+            self._start_ready()
+            self._note_change()
 
     async def _settle(self) -> None:
         while True:
@@ -290,14 +321,13 @@ class Consumer(Generic[Item, Outcome]):
                 hindered = set(map(id, left))
                 self._hindered = [each for each in batch if id(each[1]) in hindered]
                 asyncio.get_running_loop().call_later(_HINDERED_SECONDS, self._batch.set)
-            self._start_ready()
-            self._note_change()
+            self._go_on()
 
     async def _hand_back_stale(self) -> None:
         while True:
             finished = self.finished
             await asyncio.sleep(_STALE_SECONDS)
-            self._start_ready()  # what was held back while nothing might be started
+            self._go_on()  # what was held back while nothing might be started
             # the same time again will bring as many to their end as the last did
             soon = self.finished - finished
             self._stale = [self._ready.pop() for _ in range(len(self._ready) - soon)]
@@ -346,9 +376,11 @@ class Consumer(Generic[Item, Outcome]):
         return unfinished
 
     def _note_change(self) -> None:
-        """Wake whoever waits for room, for a full batch, or for quiet."""
-        if self._unsettled and (len(self._unsettled) >= _SETTLE_BATCH or not (self._ready or self._running)):
-            self._batch_full.set()
+        """Wake whoever waits for room, for outcomes or a full batch of them, or for quiet."""
+        if self._unsettled:
+            self._batch.set()
+            if len(self._unsettled) >= _SETTLE_BATCH or not (self._ready or self._running):
+                self._batch_full.set()
         if not self._room.is_set() and self._wanted() > 0:
             self._room.set()
         if self.idle:

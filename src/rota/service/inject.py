@@ -106,7 +106,15 @@ def key_of(annotation: Any) -> Key:
         name = names[0] if names else None
     if annotation in (None, types.NoneType, Any, object, Parameter.empty):
         raise ValueError("nothing can be found by it")
+    if not _is_type(annotation):
+        raise ValueError("it is no type")
     return Key(annotation, name)
+
+
+def _is_type(it: Any) -> bool:
+    # list[Pool] has an origin; a NewType or an alias is a thing of typing's, and so may be a name that nobody has looked up
+    is_form = typing.get_origin(it) is not None or type(it).__module__.startswith("typing")
+    return isinstance(it, type) or (is_form and not isinstance(it, typing.ForwardRef))
 
 
 def resolved(annotation: Any, function: Callable[..., Any]) -> Any:

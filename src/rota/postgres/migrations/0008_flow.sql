@@ -50,6 +50,8 @@ create table {schema}.lines (
     priority smallint,
     version smallint,
     losses smallint,
+    -- nobody waits at a place before this one: what was taken since the last vacuum is not walked again
+    first bigint,
     ready_at timestamptz,
     spent integer[],
     spent_slot bigint,
@@ -85,14 +87,19 @@ create index jobs_arriving on {schema}.jobs (place) where place < 0;
 create index jobs_batch on {schema}.jobs (batch_id) where batch_id is not null;
 create index jobs_after on {schema}.jobs (after) where after is not null;
 
--- The line of a job: one for the task, or for the task and a key.
+-- The line of a job: one for the task, or for the task and a key. One of more than 500 characters is as good as its digest, which
+-- is what Python sends in its place.
 create function {schema}.line_of(task text, key text) returns uuid
     language sql immutable parallel safe
-    return {schema}.unique_digest(task, coalesce(key, ''));
+    return {schema}.unique_digest(
+        task, coalesce(case when length(key) > 500 then {schema}.unique_digest('', key)::text else key end, '')
+    );
 
 -- What a rate leaves. A period has forty slots, and what began is counted by slot, the present one last: in it and in the forty
 -- before it no more begin than the rate allows. So it is in any period, wherever that begins; at most one part in forty less.
--- In short periods they are spread as well: of two bursts a period apart, what delays the one and not the other lets them meet.
+-- A job begins a moment after its claim, and that moment differs. In a short period it matters: such a one has eighty slots, is
+-- counted for two more, and what begins is spread, since of two bursts a period apart the earlier may be late and meet the other:
+-- in two slots no more than their share.
 -- `over_at` is when all that began has left, and nothing is to be remembered any more.
 create function {schema}.rate_after(
     count integer, seconds float8, begun integer, clock timestamptz, inout spent integer[], inout slot bigint,
@@ -102,17 +109,20 @@ create function {schema}.rate_after(
     set search_path = pg_catalog, pg_temp
 as $rate_after$
 declare
-    present bigint := floor(extract(epoch from clock) * 40 / seconds);
+    slots integer := case when seconds < 10 then 80 else 40 end;
+    kept integer := case when seconds < 10 then 83 else 41 end;
+    present bigint := floor(extract(epoch from clock) * slots / seconds);
 begin
     -- one far ahead is that of another period: nobody has waited for the lock for an hour
-    if spent is null or present - slot > 40 or slot - present > 40 and (slot - present) * seconds / 40 > 3600 then
-        spent := array_fill(0, array[41]);
+    if spent is null or cardinality(spent) <> kept or present - slot >= kept
+      or slot - present >= kept and (slot - present) * seconds / slots > 3600 then
+        spent := array_fill(0, array[kept]);
         slot := present;
     elsif present > slot then  -- it may be behind, by the clock of a server that was set back
-        spent := spent[(present - slot + 1)::integer : 41] || array_fill(0, array[(present - slot)::integer]);
+        spent := spent[(present - slot + 1)::integer : kept] || array_fill(0, array[(present - slot)::integer]);
         slot := present;
     end if;
-    spent[41] := spent[41] + begun;
+    spent[kept] := spent[kept] + begun;
     room := count - (select sum(each) from unnest(spent) as each);
     if room <= 0 then
         -- when so many have left that there is room: mostly one, more if the rate was lowered
@@ -123,26 +133,27 @@ begin
                 from unnest(spent) with ordinality as each(jobs, place)
             ) as leaves
             where leaves.later < count
-        )) * seconds / 40);
-    elsif seconds < 10 and ceil(count / 40.0) <= spent[41] then
-        not_before := to_timestamp((slot + 1) * seconds / 40);
-        room := 0;
+        )) * seconds / slots);
     elsif seconds < 10 then
-        room := least(room, ceil(count / 40.0) - spent[41]);
+        room := least(room, ceil(count / 40.0) - spent[kept - 1] - spent[kept]);
+        if room <= 0 then
+            not_before := to_timestamp((slot + case when spent[kept - 1] > 0 then 1 else 2 end) * seconds / slots);
+        end if;
     end if;
     room := greatest(room, 0);
     over_at := to_timestamp((slot + (
         select max(each.place) from unnest(spent) with ordinality as each(jobs, place) where each.jobs > 0
-    )) * seconds / 40);
+    )) * seconds / slots);
 end
 $rate_after$;
 
 -- Who enqueues, cancels or deletes runs what follows in a session of theirs: whatever is planned there for tables that are empty, or
 -- were when someone counted, these statements go by their indexes.
 
--- Writes down what lines say about themselves, from their jobs. The caller has just served some of them: their turn is over.
+-- Writes down what lines say about themselves, from their jobs. The caller has just served some of them: their turn is over. It may
+-- tell the lowest place of each at which someone has come to wait, or null for none; otherwise lines are looked at from their start.
 -- Each statement has a snapshot of its own, so what is read after the locks includes what their last holders committed.
-create function {schema}.refresh_lines(which uuid[], served uuid[] default '{}') returns void
+create function {schema}.refresh_lines(which uuid[], served uuid[] default '{}', lowest bigint[] default null) returns void
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
     set enable_seqscan = off
@@ -156,32 +167,31 @@ declare
     remembered boolean;
 begin
     perform from {schema}.lines as line where line.id = any (which) order by line.id for update;
+    if lowest is null then
+        lowest := array_fill(0::bigint, array[cardinality(which)]);
+    end if;
     with written as (
         update {schema}.lines as line
-        set queue = first.queue,
-            priority = first.priority,
-            version = first.version,
-            losses = first.losses,
-            ready_at = first.ready_at,
-            -- by what the task says now, and by the present: what it said before may be long over, or never be
-            spent = first.spent,
-            spent_slot = first.slot,
-            not_before = first.not_before
-        from (
+        set (queue, priority, version, losses, first, ready_at, spent, spent_slot, not_before) = (
             select
-                line.id, head.queue, head.priority, head.version, head.losses, rate.spent, rate.slot,
-                -- of a line that nobody waits in, until when its rate remembers it
-                case when head.due_at is null then rate.over_at else rate.not_before end as not_before,
+                head.queue, head.priority, head.version, head.losses, coalesce(head.place, line.first),
                 case when head.due_at is not null and coalesce(held.jobs < rule.running, true) then greatest(
                     case when line.id = any (served) then clock else least(coalesce(line.ready_at, clock), clock) end,
                     head.due_at, rate.not_before
-                ) end as ready_at
-            from {schema}.lines as line
+                ) end,
+                -- by what the task says now, and by the present: what it said before may be long over, or never be
+                rate.spent, rate.slot,
+                -- of a line that nobody waits in, until when its rate remembers it
+                case when head.due_at is null then rate.over_at else rate.not_before end
+            from (select) as always
             left join {schema}.limits as rule on rule.task = line.task
             left join lateral (
-                select job.queue, job.priority, job.version, job.losses, job.due_at
+                select job.queue, job.priority, job.version, job.losses, job.place, job.due_at
                 from {schema}.jobs as job
-                where job.line = line.id and job.state = 'blocked' and job.place > 0
+                where job.line = line.id
+                  and job.state = 'blocked'
+                  and job.place > 0
+                  and job.place >= least(coalesce(line.first, touched.lowest, 0), touched.lowest)
                 order by job.place
                 limit 1
             ) as head on true
@@ -197,9 +207,9 @@ begin
                 where rule.rate_count is not null and line.spent is not null
                 offset 0  -- called for lines with a rate only
             ) as rate on true
-            where line.id = any (which)
-        ) as first
-        where line.id = first.id
+        )
+        from unnest(which, lowest) as touched(id, lowest)
+        where line.id = touched.id
         returning line.queue is null as empty, line.not_before > clock as remembered
     )
     select bool_or(written.empty), bool_or(written.empty and written.remembered) into empty, remembered from written;
@@ -285,6 +295,7 @@ declare
     own bigint;
     touched uuid[];
     served uuid[];
+    lowest bigint[];
 begin
     if tg_op = 'DELETE' then
         select array_agg(distinct changed.line) into touched
@@ -294,17 +305,22 @@ begin
           -- one that ends frees nothing where any number may run; and so many who settle do not wait for one line
           and (changed.state <> 'running' or rule.running is not null);
     else
-        select
-            array_agg(distinct changed.line),
-            array_agg(distinct changed.line) filter (where changed.state = 'blocked' and present.state = 'running')
-        into touched, served
-        from changed
-        cross join lateral (
-            select job.state from {schema}.jobs as job where job.id = changed.id limit 1
-        ) as present
-        where changed.line is not null
-          -- what one that runs tells of itself is none of its line's business
-          and (changed.state <> 'running' or present.state <> 'running');
+        select array_agg(line.id), array_agg(line.id) filter (where line.served), array_agg(line.lowest)
+        into touched, served, lowest
+        from (
+            select
+                changed.line as id,
+                bool_or(changed.state = 'blocked' and present.state = 'running') as served,
+                min(present.place) filter (where present.state = 'blocked' and present.place > 0) as lowest
+            from changed
+            cross join lateral (
+                select job.state, job.place from {schema}.jobs as job where job.id = changed.id limit 1
+            ) as present
+            where changed.line is not null
+              -- what one that runs tells of itself is none of its line's business
+              and (changed.state <> 'running' or present.state <> 'running')
+            group by changed.line
+        ) as line;
     end if;
     if touched is null then
         return null;
@@ -324,22 +340,26 @@ begin
         on conflict (id) do update set task = excluded.task;
     end if;
     if tg_op = 'UPDATE' then
-        -- those that come back find their line, which is gone where any number may run and nobody waited
+        -- Those that come back find their line, which is gone where any number may run and nobody waited. One that is made is
+        -- locked by that, so all are, in one order.
         insert into {schema}.lines as line (id, task, key)
         select distinct on (changed.line) changed.line, changed.task, changed.key
         from changed
         where changed.line = any (touched)
-          and changed.state = 'running'
+          and exists (select from changed as back where back.state = 'running')
         order by changed.line
-        on conflict (id) do nothing;
+        on conflict (id) do update set task = excluded.task;
     end if;
-    perform {schema}.refresh_lines(touched, coalesce(served, '{}'));
+    -- one that goes leaves no place before those that stay
+    perform {schema}.refresh_lines(touched, coalesce(served, '{}'), coalesce(lowest, array_fill(null::bigint, array[cardinality(touched)])));
     return null;
 end
 $lines_follow$;
 
+-- a claim sees to its lines itself: it knows which of them are full now
 create trigger lines_follow_updates after update on {schema}.jobs referencing old table as changed
-    for each statement execute function {schema}.lines_follow();
+    for each statement when (current_setting('rota.claiming', true) is distinct from 'yes')
+    execute function {schema}.lines_follow();
 create trigger lines_follow_deletes after delete on {schema}.jobs referencing old table as changed
     for each statement execute function {schema}.lines_follow();
 
@@ -419,7 +439,7 @@ $join_lines$;
 create function {schema}.next_in_lines(
     which uuid[], from_queue text, tasks text[], versions smallint[], most integer, most_losses integer, clock timestamptz
 )
-    returns table (id bigint, line uuid, suspect boolean, rated boolean)
+    returns table (id bigint, line uuid, suspect boolean, rated boolean, fills boolean)
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $next_in_lines$
@@ -429,7 +449,7 @@ begin
     with heads as materialized (
         select
             job.id, job.line, job.place, job.losses > 0 as suspect, rule.rate_count is not null as rated,
-            row_number() over turns as turn,
+            row_number() over turns as turn, coalesce(row_number() over turns = held.room, false) as fills,
             job.queue = from_queue
                 and job.due_at <= clock
                 and job.cancel_requested_at is null
@@ -438,23 +458,21 @@ begin
                 and (not bool_or(job.losses > 0) over turns or row_number() over turns = 1) as fit
         from {schema}.lines as waiting
         left join {schema}.limits as rule on rule.task = waiting.task
+        left join lateral (
+            select rule.running - count(*) as room
+            from (
+                select from {schema}.jobs as job where job.line = waiting.id and job.state = 'running' limit rule.running
+            ) as running
+        ) as held on rule.running is not null
         cross join lateral (
             select job.id, job.line, job.place, job.queue, job.task, job.version, job.losses, job.due_at, job.cancel_requested_at
             from {schema}.jobs as job
-            where job.line = waiting.id and job.state = 'blocked' and job.place > 0
+            where job.line = waiting.id and job.state = 'blocked' and job.place > 0 and job.place >= coalesce(waiting.first, 0)
             order by job.place
             limit greatest(0, least(
                 ceil(most / cardinality(which)::float8)::integer,
-                -- none of these is asked for what has no such limit
-                case when rule.running is not null then rule.running - (
-                    select count(*)
-                    from (
-                        select
-                        from {schema}.jobs as running
-                        where running.line = waiting.id and running.state = 'running'
-                        limit rule.running
-                    ) as held
-                ) end,
+                held.room,
+                -- not asked for what has none
                 case when rule.rate_count is not null then (
                     select rate.room
                     from {schema}.rate_after(rule.rate_count, rule.rate_seconds, 0, clock, waiting.spent, waiting.spent_slot) as rate
@@ -465,7 +483,7 @@ begin
         window turns as (partition by job.line order by job.place rows unbounded preceding)
     ), next as (
         select
-            heads.id, heads.line, heads.suspect, heads.rated, heads.turn, heads.place,
+            heads.id, heads.line, heads.suspect, heads.rated, heads.fills, heads.turn, heads.place,
             bool_and(heads.fit and free.id is not null)
                 over (partition by heads.line order by heads.place rows unbounded preceding) as may
         from heads
@@ -475,12 +493,12 @@ begin
         ) as free on true
     ), counted as (
         select
-            next.id, next.line, next.suspect, next.rated, next.turn, next.place,
+            next.id, next.line, next.suspect, next.rated, next.fills, next.turn, next.place,
             count(*) filter (where next.suspect) over (order by next.turn, next.place rows unbounded preceding) as suspects
         from next
         where next.may
     )
-    select counted.id, counted.line, counted.suspect, counted.rated
+    select counted.id, counted.line, counted.suspect, counted.rated, counted.fills
     from counted
     where not counted.suspect or counted.suspects = 1
     order by counted.turn, counted.place
@@ -507,6 +525,8 @@ declare
     chosen uuid[];
     tried uuid[];
     ids bigint[];
+    served uuid[];
+    filled uuid[];
     in_rated uuid[];
     suspect bigint;
     suspects integer := 0;
@@ -521,16 +541,21 @@ begin
         select queue.*
         from {schema}.queues as queue
         where queue.name = any (array[''] || queues)
-          and (queue.running_limit is not null or queue.rate_count is not null)
+          and (
+              queue.running_limit is not null
+              or queue.rate_count is not null
+              or queue.paused_at is not null and coalesce(queue.paused_until > clock, true)
+          )
         order by queue.name
         for update of queue
     loop
         -- what others have taken while we waited for it is counted at their time, and what we take at ours
         clock := {schema}.now() + (clock_timestamp() - statement_timestamp());
-        room := most;
+        -- a worker that returns to its lines has not looked whether someone has paused them since
+        room := case when gate.paused_at is not null and coalesce(gate.paused_until > clock, true) then 0 else most end;
         if gate.rate_count is not null then
             -- not in the statement that locks: after a wait that has the row as it is now, but what was made of it before
-            select least(most, rate.room) into room
+            select least(room, rate.room) into room
             from {schema}.rate_after(gate.rate_count, gate.rate_seconds, 0, clock, gate.spent, gate.spent_slot) as rate;
         end if;
         if gate.running_limit is not null then
@@ -564,8 +589,9 @@ begin
                 );
                 exit when chosen = '{}';
                 select
-                    array_agg(next.id), array_agg(next.line) filter (where next.rated), count(*) filter (where next.suspect)
-                into ids, in_rated, suspects
+                    array_agg(next.id), array_agg(distinct next.line), array_agg(next.line) filter (where next.fills),
+                    array_agg(next.line) filter (where next.rated), count(*) filter (where next.suspect)
+                into ids, served, filled, in_rated, suspects
                 from {schema}.next_in_lines(chosen, queues[lane], tasks, versions, room, most_losses, clock) as next;
                 -- someone has locked the first job of each: what keeps these lines waiting keeps no others
                 exit when ids is not null or cardinality(chosen) < room;
@@ -626,6 +652,7 @@ begin
                 most_losses := 0;
             end if;
         end if;
+        perform set_config('rota.claiming', 'yes', true);
         return query
         update {schema}.jobs as job
         set state = 'running',
@@ -637,7 +664,15 @@ begin
           and (of_lines[lane] or job.task <> all (limited))
         returning job.*;
         get diagnostics taken = row_count;
-        if not of_lines[lane] and cardinality(limited) > 0 then
+        perform set_config('rota.claiming', '', true);
+        if of_lines[lane] then
+            -- who waits in those that are full now, one that ends asks
+            update {schema}.lines as line set ready_at = null where line.id = any (filled);
+            served := array(select each.line from unnest(served) as each(line) where filled is null or each.line <> all (filled));
+            if served <> '{}' then
+                perform {schema}.refresh_lines(served, served, array_fill(null::bigint, array[cardinality(served)]));
+            end if;
+        elsif cardinality(limited) > 0 then
             -- what came here without knowing of the limit of its task goes into its line
             update {schema}.jobs as job
             set state = 'blocked'
@@ -662,7 +697,7 @@ $claim_flow$;
 
 -- They write with the owner's rights: nobody has them without being given them.
 revoke execute on function
-    {schema}.refresh_lines(uuid[], uuid[]),
+    {schema}.refresh_lines(uuid[], uuid[], bigint[]),
     {schema}.place_jobs(bigint[]),
     {schema}.lines_follow(),
     {schema}.jobs_arrive()

@@ -62,6 +62,10 @@ begin
     select distinct gone.batch_id
     from gone
     where gone.batch_id is not null;
+    if exists (select from gone where gone.batch_id is not null and gone.state <> 'running') then
+        -- it was taken away while it waited, so no worker has settled it and looks by itself
+        perform {schema}.notify('{wake_channel}', '');
+    end if;
     return null;
 end
 $closings_follow$;
@@ -80,6 +84,9 @@ begin
     from changed
     where changed.batch_id is not null
       and changed.resolution is not distinct from case when tg_op = 'UPDATE' then 'acknowledged' end;
+    if found then
+        perform {schema}.notify('{wake_channel}', '');
+    end if;
     return null;
 end
 $closings_follow_letters$;
@@ -203,13 +210,15 @@ $why_cancelled$;
 
 -- Looks at batches that lost a job. Of those that have nothing live left, it queues the jobs that wait for them, or cancels
 -- them, or lets them wait until someone has decided about a dead letter, as was said when they were put. Returns how many
--- closings it took, and how many batches were found to have ended: call it again while it finds any, or takes all it may.
+-- closings it took, how many batches were found to have ended, and which jobs it has cancelled: call it again while it finds any,
+-- or takes all it may.
 --
 -- Who takes away the last job of a batch leaves a closing in the same transaction, so whoever sees the closing sees the job
 -- gone; of two who each take one of the last two, the one that commits later leaves a closing that is seen after both. A job
 -- that waits is let go once, since it waits no more then; and a closer that dies has changed nothing, not even its closings.
 create function {schema}.close_batches(
-    most integer default 100, largest integer default 8388608, room integer default 1000, out taken integer, out ended integer
+    most integer default 100, largest integer default 8388608, room integer default 1000,
+    out taken integer, out ended integer, out cancelled bigint[]
 )
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
@@ -229,6 +238,7 @@ declare
     queues text[];
 begin
     ended := 0;
+    cancelled := '{}';
     with gone as (
         delete from {schema}.closings as closing
         where closing.id = any (array(
@@ -353,7 +363,8 @@ begin
             origin, redact, lost_limit, unique_key, schedule, slot_at, trace_context, batch_id, instead_of, reason
         from gone
     )
-    select coalesce(array_agg(distinct queued.queue), '{}') into queues from queued;
+    select array(select distinct queued.queue from queued), array(select gone.id from gone order by gone.id)
+    into queues, cancelled;
     perform {schema}.notify('{wake_channel}', queue) from unnest(queues) as queue;
 end
 $close_batches$;
