@@ -87,6 +87,7 @@ async def test_nothing_is_left_of_workers_that_came_and_went(rota_database: str,
         held = Held(admin)
         for n in range(-3, 0):  # what is made once is there by then
             await cycle(n)
+        await until(lambda: not held.now()["sessions"], what="the server saw the sessions end")
         before = held.now()
 
         for n in range(cycles):
