@@ -185,7 +185,7 @@ class _Child:
     def _run(self, task: Task[..., Any], app: _App, errand: Errand) -> dict[str, Any]:
         job, desk = errand.job, self._desks[app]
         attempt = self._attempt = Held(job, task.signature, desk)
-        running.set(RunningJob(attempt))
+        running.set(attempt)
         try:
             reach("run.before")
             args, kwargs = call_of(task, job, desk)
@@ -232,7 +232,7 @@ class _Child:
 
         opened, _ = self._opened[app]
         with opened.standing():
-            return await app.middlewares.run(running.get(), call)
+            return await app.middlewares.run(running.get().job, call)
 
     async def _open(self, wants: Iterable[Key], app: _App) -> None:
         """Open what is wanted and no body before this wanted: it is kept for the next, until this process ends."""

@@ -151,15 +151,15 @@ def _claimed_by_column(columns: Row, token: int) -> list[ClaimedJob]:
     ids, queues, tasks, priorities, attempts, due, args, claimed_at, strays, special, *of_special = columns
     if ids is None:
         return []
-    make = tuple.__new__  # past the constructor, which takes them by name
-    usual = (1, None, None, None)  # from the version on
-    jobs = [
-        make(
-            ClaimedJob,
-            (*found, token, *usual, round(claimed_at - found[6], 6) if claimed_at else None, *_NOTHING_SPECIAL),
-        )
-        for found in zip(ids, queues, tasks, priorities, attempts, repeat(0), due, args, strict=False)
-    ]
+    none = repeat(None)
+    waited = [round(claimed_at - due_at, 6) for due_at in due] if claimed_at else none
+    found = zip(
+        ids, queues, tasks, priorities, attempts, repeat(0), due, args, repeat(token),
+        # what few have: a version other than 1, and what follows it
+        repeat(1), none, none, none, waited, none, none, none, none, repeat(False),
+    )  # fmt: skip
+    # past the constructor, which takes them by name
+    jobs = list(map(tuple.__new__, repeat(ClaimedJob), found))
     if special is not None:
         names = ("version", "saved", "schedule", "slot_at", "trace_context", "inputs", "batch")
         told = {job: dict(zip(names, values, strict=True)) for job, *values in zip(special, *of_special, strict=True)}
@@ -167,10 +167,6 @@ def _claimed_by_column(columns: Row, token: int) -> list[ClaimedJob]:
     if strays is not None:
         jobs = [job._replace(token=None) if job.id in strays else job for job in jobs]  # type: ignore[arg-type]
     return jobs
-
-
-# no trace, no inputs, no batch, no line
-_NOTHING_SPECIAL = (None, None, None, None, False)
 
 
 def _walked(lanes: Sequence[tuple[Lane, Start | None]]) -> dict[str, list[Any]]:

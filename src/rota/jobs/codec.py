@@ -14,6 +14,7 @@ __all__ = ["Codec", "check_codec", "decoded", "encoded", "is_coded", "readable"]
 
 # An object, as arguments are; no parameter has such a name.
 _MARK = "rota:coded"
+_BEGINS = f'{{"{_MARK}"'
 
 _FORBIDDEN = re.compile("[\0\ud800-\udfff]")
 
@@ -76,7 +77,7 @@ def readable(codec: Codec | None, value: Any) -> Any:
 
 def is_coded(text: str) -> bool:
     """Whether JSON text, as the database returns it, is what a codec made of something."""
-    return text.startswith(f'{{"{_MARK}"')
+    return text.startswith(_BEGINS)
 
 
 def decoded(codec: Codec | None, text: str) -> Any:

@@ -35,7 +35,7 @@ from rota.jobs.outcome import (
     Snoozed,
     Succeeded,
 )
-from rota.jobs.running import Desk, Held, RunningJob, Stopped, running
+from rota.jobs.running import Desk, Held, Stopped, running
 from rota.jobs.settle import Attempt
 from rota.jobs.tracing import Processing, Tracing
 from rota.service.filling import refuse_overridden
@@ -72,7 +72,7 @@ class Executor:
         self._occupied = occupied
         self._tracing = tracing
         self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rota-task")
-        self._running: dict[Attempt, tuple[Held, asyncio.Task[Any] | None]] = {}
+        self._running: dict[Attempt, Held] = {}
         self._timers: dict[Attempt, list[asyncio.TimerHandle]] = {}
 
     def run(self, job: ClaimedJob) -> Awaitable[Outcome]:
@@ -93,16 +93,17 @@ class Executor:
         task = self._tasks[job.task]
         attempt = Held(job, task.signature, self._desk)
         # each job runs in a task of its own, and so in a context of its own: there is nothing to reset
-        running.set(RunningJob(attempt))
+        running.set(attempt)
         place = (job.id, job.token)
-        self._running[place] = (attempt, asyncio.current_task())
+        attempt.task = asyncio.current_task()
+        self._running[place] = attempt
         try:
             if task.options.executor == "process":
                 refuse_overridden(task.wants, f"Task {task.name!r}")
                 return await self._in_child(task, job, attempt, None if traced is None else traced.context)
             reach("run.before")
             if self._middleware is not None and self._middleware.around_run:
-                value = await self._middleware.run(running.get(), lambda: self._call(task, job, attempt))
+                value = await self._middleware.run(attempt.job, lambda: self._call(task, job, attempt))
             elif task.is_async and task.options.timeout is None:
                 args, kwargs = call_of(task, job, self._desk)
                 value = await task.function(*args, **kwargs)
@@ -117,22 +118,24 @@ class Executor:
             return outcome
         finally:
             del self._running[place]
-            for timer in self._timers.pop(place, ()):
-                timer.cancel()
+            if self._timers:
+                for timer in self._timers.pop(place, ()):
+                    timer.cancel()
 
     def attempts(self) -> list[Attempt]:
         """The attempts that run here and are not settled."""
-        return [place for place, (attempt, _) in self._running.items() if not attempt.settled]
+        return [place for place, attempt in self._running.items() if not attempt.settled]
 
     def claims(self, places: Iterable[Attempt]) -> list[ClaimedJob]:
         """What these attempts, as far as they run here, hold or held."""
-        return [self._running[place][0].claim for place in places if place in self._running]
+        return [self._running[place].claim for place in places if place in self._running]
 
     def cancel(self, place: Attempt) -> None:
         """End this attempt, if it runs here: a coroutine is cancelled, a thread is told."""
-        attempt, task = self._running.get(place, (None, None))
+        attempt = self._running.get(place)
         if attempt is None or attempt.settled or attempt.told == "cancelled":
             return
+        task = attempt.task
         attempt.tell("cancelled")
         if task is not None and self._tasks[attempt.claim.task].options.executor == "process":
             task.cancel()  # it ends its child, and can always do so
@@ -195,8 +198,8 @@ class Executor:
         """Settle a coroutine that does not end although it was cancelled; it keeps its slot."""
 
         def give_up() -> None:
-            attempt, task = self._running.get(place, (None, None))
-            if attempt is not None and task is not None:
+            attempt = self._running.get(place)
+            if attempt is not None and attempt.task is not None:
                 job = attempt.claim
                 self._facts.emit(JobStuck(job.id, job.task, job.attempt))
                 self._stuck(job, AlreadySettled(job, attempt.seconds) if attempt.settled else outcome(job))

@@ -33,7 +33,7 @@ _ids = itertools.count(1)
 async def run_inline(new: NewJob, tasks: Package, middleware: Middleware) -> Job[Any]:
     """Run the body now, with arguments that went through JSON as they would. What it raises is raised here."""
     task, args, kwargs, job = _prepare(new, tasks)
-    token = running.set(job)
+    token = running.set(job._held)
     try:
         value = await _call(task, args, kwargs, tasks, middleware)
     finally:
@@ -45,7 +45,7 @@ def run_inline_sync(new: NewJob, tasks: Package, middleware: Middleware) -> Job[
     task, args, kwargs, job = _prepare(new, tasks)
 
     def call() -> Any:
-        running.set(job)
+        running.set(job._held)
         if task.is_async or task.wants or middleware.around_run:
             return asyncio.run(_call(task, args, kwargs, tasks, middleware))
         return task.function(*args, **kwargs)
@@ -79,7 +79,7 @@ async def _call(
         wants = [*task.wants.values(), *middleware.wants()]
         await opened.open(wants, lambda _, life: stack.enter_async_context(life))
         with opened.standing():
-            return await middleware.run(running.get(), call)
+            return await middleware.run(running.get().job, call)
 
 
 async def run_plan_inline(plan: Plan, tasks: Package, middleware: Middleware) -> list[Job[Any]]:
@@ -131,7 +131,7 @@ def _prepare(new: NewJob, tasks: Package) -> tuple[Task[..., Any], tuple[Any, ..
         token=0,
         version=new.version,
     )
-    job = RunningJob(Held(claimed, task.signature, desk=None))
+    job = Held(claimed, task.signature, desk=None).job
     return task, args, kwargs, job
 
 

@@ -6,6 +6,7 @@ and raises ClaimLost: whoever has the job now decides.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import threading
 import time
@@ -63,7 +64,7 @@ class Desk:
 class Held:
     """An attempt as whoever runs it keeps it. Its body sees a RunningJob, which has none of this."""
 
-    __slots__ = ("_started", "claim", "desk", "payloads", "settled", "told")
+    __slots__ = ("_job", "_started", "claim", "desk", "payloads", "settled", "task", "told")
 
     def __init__(self, claim: ClaimedJob, payloads: Payloads, desk: Desk | None) -> None:
         self.claim = claim
@@ -71,6 +72,8 @@ class Held:
         self.desk = desk
         self.settled = False  # whether a transaction has committed its success
         self.told: str | None = None  # why this attempt alone should end: cancelled, or timed out
+        self.task: asyncio.Task[Any] | None = None  # in which it runs
+        self._job: RunningJob | None = None
         self._started = time.perf_counter()
 
     def tell(self, why: str) -> None:
@@ -79,6 +82,13 @@ class Held:
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self._started
+
+    @property
+    def job(self) -> RunningJob:
+        """What its body sees of it; most never look."""
+        if self._job is None:
+            self._job = RunningJob(self)
+        return self._job
 
 
 class RunningJob:
@@ -288,13 +298,13 @@ def _reported(fraction: float, note: str | None) -> tuple[float, str | None]:
     return float(fraction), None if note is None else str(note).replace("\0", "\\0")[:500]
 
 
-running: contextvars.ContextVar[RunningJob] = contextvars.ContextVar("rota_running_job")
+running: contextvars.ContextVar[Held] = contextvars.ContextVar("rota_running_job")
 
 
 def current_job() -> RunningJob:
     """The job this code runs for. Raises RotaError outside of a task's body."""
     try:
-        return running.get()
+        return running.get().job
     except LookupError:
         raise RotaError(
             "There is no current job here: current_job() works inside the body of a task while a worker runs it "

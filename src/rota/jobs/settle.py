@@ -38,11 +38,6 @@ LOST_LIMIT = 3  # three processes in a row are no accident
 Attempt = tuple[JobId, int]
 
 
-def _attempts(rows: Sequence[Row]) -> set[Attempt]:
-    ids, tokens = rows[0]
-    return set(zip(ids or (), tokens or (), strict=True))
-
-
 # The jobs of `outcome` that are still ours go to history.
 _TO_HISTORY = """
     settled as (
@@ -70,17 +65,20 @@ _TO_HISTORY = """
     )
 """
 
+# Written and answered as briefly as can be: what came of one claim shares its token, and mostly all is still ours.
 SUCCEED = statement(
     "succeed",
     """
     with outcome as materialized (
-        select *
-        from unnest(%(ids)s::bigint[], %(tokens)s::bigint[], %(results)s::text[], %(seconds)s::float8[])
-            as outcome(id, token, result, seconds)
+        select
+            given.id, (%(tokens)s::bigint[])[given.claim] as token, given.result,
+            given.microseconds / 1000000.0::float8 as seconds
+        from unnest(%(ids)s::bigint[], %(claims)s::integer[], %(results)s::text[], %(microseconds)s::bigint[])
+            as given(id, claim, result, microseconds)
     ), """  # noqa: S608 - all parts are written out here
     + _TO_HISTORY
     + """
-    select array_agg(id), array_agg(token) from settled
+    select array_agg(id), array_agg(token) from settled having count(*) < cardinality(%(ids)s::bigint[])
     """,
 )
 
@@ -88,17 +86,31 @@ SUCCEED = statement(
 def succeed(outcomes: Sequence[Succeeded]) -> Query[set[Attempt]]:
     """Move the jobs to history; returns the attempts that were still ours."""
     # in one order, so that two who settle or cancel never wait for each other in a circle
-    outcomes = sorted(outcomes, key=lambda outcome: outcome.job.id)
+    outcomes = sorted(outcomes, key=_job_id)
+    ids = [job.id for job, _, _ in outcomes]
+    tokens = [job.token for job, _, _ in outcomes]
+    claims = {token: number for number, token in enumerate(set(tokens), 1)}
+
+    def ours(rows: Sequence[Row]) -> set[Attempt]:
+        if not rows:
+            return set(zip(ids, tokens, strict=True))
+        return set(zip(*(found or () for found in rows[0]), strict=True))
+
     return SUCCEED.query(
         {
-            "ids": numbers([o.job.id for o in outcomes]),
-            "tokens": numbers([o.job.token for o in outcomes]),
+            "ids": numbers(ids),
+            "claims": numbers([claims[token] for token in tokens]),
+            "tokens": numbers(claims),
             # most tasks return nothing: unnest pads a missing array with nulls
             "results": [o.result for o in outcomes] if any(o.result for o in outcomes) else None,
-            "seconds": numbers([o.seconds for o in outcomes]),
+            "microseconds": numbers([int(seconds * 1e6) for _, _, seconds in outcomes]),
         },
-        read=_attempts,
+        read=ours,
     )
+
+
+def _job_id(outcome: Succeeded) -> JobId:
+    return outcome.job.id
 
 
 SUCCEED_ONE = statement(

@@ -186,8 +186,9 @@ class JobSource:
             if others:
                 left += await self._settle(others)
             self._tell((outcome for outcome in outcomes if isinstance(outcome, AlreadySettled)), {})
-        self._leave_room([outcome.job for outcome in outcomes if outcome.job.limited])
-        if any(outcome.job.batch is not None for outcome in outcomes):
+        jobs = [outcome.job for outcome in outcomes]
+        self._leave_room([job for job in jobs if job.limited])
+        if any(job.batch is not None for job in jobs):
             self._left_batch()
         return left
 

@@ -249,12 +249,13 @@ class Consumer(Generic[Item, Outcome]):
         if not self._ready or self._starting or not self._source.may_start():
             return
         self._starting = True
+        loop = asyncio.get_running_loop()
         ends = time.monotonic() + _SLICE_SECONDS
         try:
             while self._ready and self._free > 0 and len(self._unsettled) <= _UNSETTLED_LIMIT:
-                self._start(self._ready.popleft())
+                self._start(self._ready.popleft(), loop)
                 if time.monotonic() > ends:
-                    asyncio.get_running_loop().call_soon(self._go_on)
+                    loop.call_soon(self._go_on)
                     break
         finally:
             self._starting = False
@@ -263,10 +264,10 @@ class Consumer(Generic[Item, Outcome]):
         self._start_ready()
         self._note_change()
 
-    def _start(self, item: Item) -> None:
+    def _start(self, item: Item, loop: asyncio.AbstractEventLoop) -> None:
         self._started = number = self._started + 1
         # in the context of the start, also when the end of a thread has made the room for it
-        loop, context = asyncio.get_running_loop(), self._context.copy()
+        context = self._context.copy()
         if not _EAGER:
             self._running[number] = (loop.create_task(self._run_one(number, item), context=context), item)
             return
@@ -285,11 +286,12 @@ class Consumer(Generic[Item, Outcome]):
             if number in self._given_up or isinstance(error, KeyboardInterrupt):
                 raise  # cancelled by us, who account for the item; or someone at a terminal wants us to end
             outcome = self._broken(item, error)
-        if number in self._abandoned:
+        if self._abandoned and number in self._abandoned:
             self._abandoned.discard(number)
             self._go_on()
             return
-        self._running.pop(number, None)
+        if self._running:
+            self._running.pop(number, None)
         self._take_in(item, outcome)
 
     def _take_in(self, item: Item, outcome: Outcome) -> None:
