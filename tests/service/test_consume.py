@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -136,6 +137,29 @@ async def test_slow_work_is_not_claimed_ahead() -> None:
 
     assert len(shelf.waiting) == 95
     assert sorted(shelf.handed_back) == [0, 1, 2, 3, 4]
+
+
+async def test_what_comes_slowly_is_claimed_in_large_batches() -> None:
+    class Far(Shelf):
+        def __init__(self, count: int) -> None:
+            super().__init__(count)
+            self.claims: list[int] = []
+
+        async def claim(self, limit: int) -> Sequence[int]:
+            await asyncio.sleep(0.1)
+            self.claims.append(limit)
+            return await super().claim(limit)
+
+    shelf = Far(3_000)
+    pump = consumer(shelf, at_once, concurrency=10)
+
+    await until(lambda: len(shelf.settled) == 3_000, what="all are settled")
+    await pump.drain(Deadline.after(1))
+
+    # by what ends while something is at hand: the time of a claim counted, no claim would ask for more than a few hundred
+    assert max(shelf.claims) > 700
+    # and by what the claim before has brought
+    assert all(after <= 4 * before + 10 for before, after in itertools.pairwise(shelf.claims[:-1]))
 
 
 async def test_work_that_turns_out_slower_than_its_predecessors_is_handed_back() -> None:

@@ -52,8 +52,9 @@ def know_member(source: Facts) -> Callable[[], None]:
 def current_context() -> dict[str, Any]:
     """The ids of the code that asks: only those there are."""
     told: dict[str, Any] = {}
-    job = running_job.get(None)
-    if job is not None:
+    attempt = running_job.get(None)
+    if attempt is not None:
+        job = attempt.claim
         told |= {"job": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempt}
         if job.schedule is not None:
             told["schedule"] = job.schedule

@@ -37,7 +37,7 @@ from rota.jobs.middleware import Middleware
 from rota.jobs.outcome import AlreadySettled
 from rota.jobs.package import Package
 from rota.jobs.places import load
-from rota.jobs.running import Desk, Held, RunningJob, running
+from rota.jobs.running import Desk, Held, running
 from rota.jobs.tracing import Tracing
 from rota.postgres.pool import Database
 from rota.service.filling import Opened, fill

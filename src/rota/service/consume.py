@@ -45,12 +45,14 @@ _EAGER = sys.version_info >= (3, 12)
 _SLICE_SECONDS = 0.002
 # Claim ahead what will be started in this time: a few round trips to the database, so that it is never waited for.
 _AHEAD_SECONDS = 0.05
-_AHEAD_LIMIT = 1000
+_AHEAD_LIMIT = 2000
+# And no more than so many times what the last claim brought: the first few may have been the quick ones.
+_GROWTH = 4
 # What is ready but will not start within this time is handed back: the work was slower than its predecessors.
 _STALE_SECONDS = 0.5
 # Outcomes gather while more work is at hand, up to this many or this long.
-_SETTLE_BATCH = 500
-_SETTLE_SECONDS = 0.01
+_SETTLE_BATCH = 1000
+_SETTLE_SECONDS = 0.02
 _UNSETTLED_LIMIT = 5000
 # How soon an outcome that could not be written, though others could, is tried again.
 _HINDERED_SECONDS = 0.25
@@ -110,6 +112,7 @@ class Consumer(Generic[Item, Outcome]):
         self._stale: list[Item] = []
         self._rate = _Rate()
         self._ahead = 0
+        self._most_ahead = 0
         self._room = asyncio.Event()
         self._batch = asyncio.Event()
         self._batch_full = asyncio.Event()
@@ -224,14 +227,18 @@ class Consumer(Generic[Item, Outcome]):
 
     async def _claim(self) -> None:
         while True:
-            self._ahead = min(_AHEAD_LIMIT, int(self._rate.per_second(self.finished) * _AHEAD_SECONDS))
+            soon = int(self._rate.per_second(self.finished) * _AHEAD_SECONDS)
+            self._ahead = min(_AHEAD_LIMIT, soon, self._most_ahead)
             wanted = self._wanted()
             if wanted <= 0:
                 self._room.clear()
                 await self._room.wait()
                 continue
             items = await self._until_done("claim", lambda n=wanted: self._source.claim(n))  # type: ignore[misc]
-            self._ready.extend(items)
+            self._most_ahead = _GROWTH * max(len(items), self._concurrency)
+            if items:
+                self._ready.extend(items)
+                self._rate.go_on()
             self._go_on()
             if len(items) < wanted:
                 await self._source.wait_for_more()
@@ -385,8 +392,10 @@ class Consumer(Generic[Item, Outcome]):
                 self._batch_full.set()
         if not self._room.is_set() and self._wanted() > 0:
             self._room.set()
-        if self.idle:
-            self._quiet.set()
+        if not self._ready and not self._running:
+            self._rate.rest()
+            if self.idle:
+                self._quiet.set()
 
     async def _until_done(self, part: str, call: Callable[[], Awaitable[Result]]) -> Result:
         """Repeat the call while the database is away, saying so when it goes, for each reason once, and when it is back."""
@@ -414,19 +423,34 @@ async def _cancelled(*tasks: asyncio.Task[None]) -> None:
 
 
 class _Rate:
-    """How many are finished per second, over the last moments."""
+    """How many are finished per second, over the last moments in which there was something to do.
+
+    The time that a claim takes is none of it: if it were, what is claimed slowly would be claimed in small batches, and so more
+    slowly still.
+    """
 
     def __init__(self, window: float = 0.05) -> None:
         self._window = window
         self._finished = 0
         self._since = boottime()
-        self._last = 0.0
+        self._rests_since: float | None = self._since
+        self._last: float | None = None
+
+    def rest(self) -> None:
+        """There is nothing to do."""
+        if self._rests_since is None:
+            self._rests_since = boottime()
+
+    def go_on(self) -> None:
+        if self._rests_since is not None:
+            self._since += boottime() - self._rests_since
+            self._rests_since = None
 
     def per_second(self, finished: int) -> float:
         """Given how many are finished by now. Asked after a pause, it tells the rate over that pause."""
-        passed = boottime() - self._since
+        passed = (self._rests_since or boottime()) - self._since
+        rate = (finished - self._finished) / passed if passed > 0 else 0.0
         if passed >= self._window:
-            self._last = (finished - self._finished) / passed
-            self._finished = finished
+            self._last, self._finished = rate, finished
             self._since += passed
-        return self._last
+        return rate if self._last is None else self._last
