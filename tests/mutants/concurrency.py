@@ -88,7 +88,7 @@ MUTANTS = [
     Mutant(
         "successes written in any order",
         "jobs/settle.py",
-        "outcomes = sorted(outcomes, key=lambda outcome: outcome.job.id)",
+        "outcomes = sorted(outcomes, key=_job_id)",
         "outcomes = list(outcomes)",
         PAIRS,
     ),

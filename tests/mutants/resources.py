@@ -289,7 +289,7 @@ MUTANTS = [
     Mutant(
         "middleware never called",
         "jobs/execute.py",
-        "value = await self._middleware.run(running.get(), lambda: self._call(task, job, attempt))",
+        "value = await self._middleware.run(attempt.job, lambda: self._call(task, job, attempt))",
         "value = await self._call(task, job, attempt)",
         "tests/jobs/test_middleware.py",
     ),
