@@ -247,6 +247,17 @@ def test_a_line_that_was_served_is_behind_the_others(stage: Stage) -> None:
     assert taken == [line("a"), line("b"), line("a"), line("b")]
 
 
+def test_what_follows_a_claim_in_its_transaction_is_told_to_the_line(stage: Stage) -> None:
+    stage.clear()
+    waiting("k", "k")(stage.db)
+    with stage.db.transaction():
+        ask(stage.db, claiming(ONE))
+        ask(stage.db, OUTCOMES["succeeded"])
+
+    stage.check()
+    assert ids(ask(stage.db, claiming(TWO))) == [2]
+
+
 OUTCOMES: dict[str, Query[Any]] = {
     "succeeded": succeed([Succeeded(held(1), None, 0.1)]),
     "retried": settle([Retried(held(1), FAILURE, 0.1, 0.0)], CHANNEL),
@@ -264,6 +275,22 @@ def test_a_slot_that_is_freed_while_a_claim_finds_the_line_full_is_not_forgotten
         # what a line says of itself was checked: here, that a claim believes it
         later = ask(stage.db, claiming(TWO))
         assert len(claimed) + len(later) == (kind != "discarded")
+
+
+def test_those_who_settle_jobs_of_one_line_wait_for_nobody_where_any_number_may_run(stage: Stage) -> None:
+    scripts = [[step(succeed([Succeeded(held(id), None, 0.1)])), commit] for id in (1, 2)]
+    for _, *settled in stage.play(*scripts, given=waiting(*"kkk", limit=Limit(by="k"), begun=2), may_wait=False):
+        assert [len(each) for each in settled] == [1, 1]
+
+
+def test_those_who_run_say_how_far_they_are_and_wait_for_nobody_in_line(stage: Stage) -> None:
+    def tells(id: int) -> list[Step]:
+        return [lambda db: db.execute("update rota.jobs set saved = '1' where id = %s", [id]), commit]
+
+    for _ in stage.play(
+        tells(1), tells(2), given=waiting(*"kkk", limit=Limit(running=2, by="k"), begun=2), may_wait=False
+    ):
+        assert stage.running() == [1, 2]
 
 
 @pytest.mark.parametrize("last", ["claim", "settle"])
@@ -341,6 +368,17 @@ def test_what_comes_back_to_a_place_that_was_left_behind_is_first_again(stage: S
     ask(stage.db, settle([HandedBack(held(1))], CHANNEL))
 
     assert ids(ask(stage.db, claiming(TWO, 2))) == [1, 3]
+
+
+def test_a_line_that_is_refreshed_by_someone_is_looked_at_from_its_start(stage: Stage) -> None:
+    stage.clear()
+    waiting("k", "k")(stage.db)
+    stage.db.execute("update rota.lines set first = 1000000, queue = null, ready_at = null")
+
+    stage.db.execute("select rota.refresh_lines(array[%s::uuid])", [line("k")])
+
+    stage.check()
+    assert ids(ask(stage.db, claiming(TWO))) == [1]
 
 
 # Rules that change

@@ -99,12 +99,17 @@ async def test_a_worker_that_returns_to_a_line_finds_it_paused(
     assert {n for k, n in stage.began if k != 9} == {0}
 
 
-async def test_a_pause_ends_when_its_time_is_over(rota_app: TestRota, db: psycopg.Connection[Any]) -> None:
-    @rota_app.task
+@pytest.mark.parametrize("held_by", [None, "line", "queue"])
+async def test_a_pause_ends_when_its_time_is_over(
+    rota_app: TestRota, db: psycopg.Connection[Any], held_by: str | None
+) -> None:
+    @rota_app.task(limit=1 if held_by == "line" else None)
     async def work() -> None: ...
 
     await work.enqueue()
     paused(db, "default", until="1 hour")
+    if held_by == "queue":
+        rule(db, "default", running_limit=1)
     assert await rota_app.drain() == 0
     rota_app.advance("61m")
     assert await rota_app.drain() == 1

@@ -10,6 +10,9 @@ ISOLATION = "tests/limits/test_limits_isolation.py"
 MODEL = "tests/limits/test_limits_model.py"
 QUEUES = "tests/limits/test_limited_queues.py"
 RATES = "tests/limits/test_rates.py"
+RULES = "tests/limits/test_queue_rules.py"
+PLANS = "tests/limits/test_limits_plans.py"
+RETURNING = "tests/limits/test_returning.py"
 
 _GATES = "where queue.name = any (array[''] || queues)"
 
@@ -281,5 +284,145 @@ MUTANTS = [
         "if suspect := next((job for job in jobs if job.losses), None):",
         "if (suspect := jobs[0]).losses:",
         f"{QUEUES}::test_a_suspect_from_a_line_keeps_others_out_whatever_was_claimed_with_it",
+    ),
+    Mutant(
+        "lines that follow nothing once a claim was in the transaction",
+        FLOW,
+        "        perform set_config('rota.claiming', '', true);\n",
+        "",
+        f"{ISOLATION}::test_what_follows_a_claim_in_its_transaction_is_told_to_the_line",
+    ),
+    Mutant(
+        "a claim whose lines are written down twice",
+        FLOW,
+        "when (current_setting('rota.claiming', true) is distinct from 'yes')",
+        "",
+        f"{PLANS}::test_a_claim_from_lines_reads_what_it_takes",
+    ),
+    Mutant(
+        "a line with room that is taken for full",
+        FLOW,
+        "coalesce(row_number() over turns = held.room, false) as fills",
+        "true as fills",
+        f"{ISOLATION}::test_a_job_that_comes_while_the_last_one_goes_is_in_a_line_that_is_there",
+    ),
+    Mutant(
+        "lines that are told nothing of a claim that fills none",
+        FLOW,
+        "where filled is null or each.line <> all (filled)",
+        "where each.line <> all (filled)",
+        f"{ISOLATION}::test_a_line_that_was_served_is_behind_the_others",
+    ),
+    Mutant(
+        "a refresh that believes what the line says",
+        FLOW,
+        "    if lowest is null then\n",
+        "    if false then\n",
+        f"{ISOLATION}::test_a_line_that_is_refreshed_by_someone_is_looked_at_from_its_start",
+    ),
+    Mutant(
+        "a line walked from its start for every job that ends",
+        FLOW,
+        "coalesce(lowest, array_fill(null::bigint, array[cardinality(touched)]))",
+        "lowest",
+        f"{PLANS}::test_a_long_line_is_not_walked_from_its_start_again",
+    ),
+    Mutant(
+        "a line that is gone while one of it runs",
+        FLOW,
+        "            and rule.running is not null\n            and exists",
+        "            and false\n            and exists",
+        ISOLATION,
+    ),
+    Mutant(
+        "those who settle wait for a line that they free nothing in",
+        FLOW,
+        "          and (changed.state <> 'running' or rule.running is not null)",
+        "",
+        f"{ISOLATION}::test_those_who_settle_jobs_of_one_line_wait_for_nobody_where_any_number_may_run",
+    ),
+    Mutant(
+        "those who say how far they are wait for their line",
+        FLOW,
+        "              and (changed.state <> 'running' or present.state <> 'running')\n",
+        "",
+        f"{ISOLATION}::test_those_who_run_say_how_far_they_are_and_wait_for_nobody_in_line",
+    ),
+    Mutant(
+        "a pause that a claim from lines does not ask for",
+        FLOW,
+        "              or queue.paused_at is not null and coalesce(queue.paused_until > clock, true)\n",
+        "",
+        f"{RULES}::test_a_worker_that_returns_to_a_line_finds_it_paused",
+    ),
+    Mutant(
+        "a pause of a limited queue that is never over",
+        FLOW,
+        "coalesce(gate.paused_until > clock, true) then 0",
+        "true then 0",
+        f"{RULES}::test_a_pause_ends_when_its_time_is_over",
+    ),
+    Mutant(
+        "limits of queues that the claimer does not remember",
+        "jobs/claimer.py",
+        "        self._limited_queues |= {",
+        "        _ = {",
+        f"{RULES}::test_lines_leave_the_room_of_a_limit_to_other_queues_in_turn",
+    ),
+    Mutant(
+        "a line that is not returned to",
+        "jobs/source.py",
+        "self._claimer.return_to_lines({",
+        "set({",
+        f"{RETURNING}::test_a_worker_returns_to_the_line_of_a_job_that_has_ended",
+    ),
+    Mutant(
+        "a line that the last look has not found is not returned to",
+        "jobs/claimer.py",
+        "for queue, priority in set(lanes) - known]",
+        "for queue, priority in set(lanes) & known]",
+        f"{RETURNING}::test_the_next_of_a_line_is_taken_without_a_look_though_other_lanes_have_more",
+    ),
+    Mutant(
+        "a line that is returned to before what is more urgent",
+        "jobs/claimer.py",
+        "self._lanes = sorted([*found, *self._lanes], key=lambda entry: -entry[0].priority)",
+        "self._lanes = [*found, *self._lanes]",
+        f"{RETURNING}::test_what_is_more_urgent_comes_before_a_line_that_is_returned_to",
+    ),
+    Mutant(
+        "a line that is returned to and does not tell when it has room",
+        "jobs/claimer.py",
+        "if not taken and not looked and self._returned:",
+        "if False:",
+        f"{RETURNING}::test_returning_to_a_line_that_waits_for_its_rate_tells_when_that_has_room",
+    ),
+    Mutant(
+        "a wake-up that has nobody look",
+        "jobs/source.py",
+        "        self._look_anew = True\n",
+        "",
+        f"{RETURNING}::test_who_is_woken_looks_at_lanes_that_the_last_look_did_not_find",
+    ),
+    Mutant(
+        "lines that are wrongly full and that nobody mends",
+        "jobs/limit.py",
+        "              line.ready_at is null\n              and coalesce(",
+        "              false\n              and coalesce(",
+        f"{ISOLATION}::test_a_line_that_is_found_full_while_the_last_of_it_is_settled_by_the_old_rule_is_mended",
+    ),
+    Mutant(
+        "full lines that are mended again and again",
+        "jobs/limit.py",
+        "coalesce(rule.running > (",
+        "coalesce(0 <= (",
+        f"{ISOLATION}::test_lines_that_are_right_are_not_touched_by_the_one_who_mends",
+    ),
+    Mutant(
+        "a rule that changes and does not say that its lines are to follow",
+        "jobs/limit.py",
+        "declared_at = excluded.declared_at\n",
+        "declared_at = rule.declared_at\n",
+        f"{ISOLATION}::test_lines_of_a_rule_whose_author_died_before_they_followed_are_mended",
     ),
 ]
