@@ -128,6 +128,21 @@ async def test_returning_to_a_line_that_waits_for_its_rate_tells_when_that_has_r
     assert 3500 < claimer.next_look_in < 3800
 
 
+@pytest.mark.parametrize("queue", ["default", ""], ids=["queue", "all queues"])
+async def test_a_queue_is_known_to_be_limited_until_it_is_seen_that_it_is_not(
+    db: Db, member: UUID, claimer: Claimer, queue: str
+) -> None:
+    in_line(db, Limit(by="k"), 9)
+    db.execute("insert into rota.queues (name, running_limit) values (%s, 1)", [queue])
+    await claimed(claimer, member, 1)
+    assert claimer.is_limited("default")
+
+    db.execute("delete from rota.queues")
+    claimer.look()
+    await claimed(claimer, member, 1)
+    assert not claimer.is_limited("default")
+
+
 async def test_a_worker_returns_to_the_line_of_a_job_that_has_ended(rota_app: TestRota) -> None:
     stage = Stage()
     stage.hold()

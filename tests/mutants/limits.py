@@ -367,7 +367,14 @@ MUTANTS = [
         "jobs/claimer.py",
         "        self._limited_queues |= {",
         "        _ = {",
-        f"{RULES}::test_lines_leave_the_room_of_a_limit_to_other_queues_in_turn",
+        f"{RETURNING}::test_a_queue_is_known_to_be_limited_until_it_is_seen_that_it_is_not",
+    ),
+    Mutant(
+        "a queue whose limit is gone and that is looked at for every job of a line",
+        "jobs/claimer.py",
+        "        self._limited_queues -= {",
+        "        _ = {",
+        f"{RETURNING}::test_a_queue_is_known_to_be_limited_until_it_is_seen_that_it_is_not",
     ),
     Mutant(
         "a line that is not returned to",
