@@ -169,6 +169,24 @@ async def test_a_worker_returns_to_the_line_of_a_job_that_has_ended(rota_app: Te
     assert "plain" in began[began.index("in line", 1) :]
 
 
+@pytest.mark.parametrize("held_by", ["line", "queue"])
+async def test_who_has_made_room_waits_for_nobody_to_go_on(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch, held_by: str
+) -> None:
+    monkeypatch.setattr(JobSource, "wait_for_more", lambda self: self._woken.wait())
+    began: list[int] = []
+
+    @rota_app.task(limit=1 if held_by == "line" else None)
+    async def work(n: int) -> None:
+        began.append(n)
+
+    if held_by == "queue":
+        db.execute("insert into rota.queues (name, running_limit) values ('default', 1)")
+    async with working(rota_app):
+        await rota_app.enqueue_many([work.bind(n) for n in range(5)])
+        await until(lambda: began == [0, 1, 2, 3, 4], what="each made room for the next")
+
+
 async def test_who_is_woken_looks_at_lanes_that_the_last_look_did_not_find(
     rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
 ) -> None:
