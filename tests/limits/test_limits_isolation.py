@@ -142,6 +142,11 @@ def claiming(member: UUID, limit: int = 1) -> Query[Any]:
     return claim_flow(lanes=lanes, tasks={"t": 1}, limit=limit, most_losses=0, token=member.int, member=member)
 
 
+def claiming_from(*lanes: Lane, most: int = 9) -> Query[Any]:
+    of = [(lane, None) for lane in lanes]
+    return claim_flow(lanes=of, tasks={"t": 1, "u": 1}, limit=most, most_losses=0, token=ONE.int, member=ONE)
+
+
 def held(id: int) -> ClaimedJob:
     return ClaimedJob(id, "default", "t", 0, 1, 0, 0.0, "{}", ONE.int)
 
@@ -239,12 +244,72 @@ def test_a_suspect_that_is_locked_is_not_in_the_way_of_another(stage: Stage) -> 
         assert len(ask(stage.db, claims)) == 1
 
 
+def test_a_member_that_has_ended_takes_nothing(stage: Stage) -> None:
+    stage.clear()
+    waiting("k", "k")(stage.db)
+    assert ask(stage.db, claiming(GONE)) == []
+    assert ids(ask(stage.db, claiming(ONE))) == [1]
+
+
+NOT_FOR_US = [
+    "version = 2",
+    "losses = 1",
+    "cancel_requested_at = now()",
+    "due_at = rota.now() + interval '1 hour'",
+]
+
+
+@pytest.mark.parametrize("said", NOT_FOR_US)
+def test_what_may_not_be_taken_keeps_its_line_waiting(stage: Stage, said: str) -> None:
+    stage.clear()
+    waiting("k", "k", "k", limit=Limit(by="k"))(stage.db)
+    stage.db.execute(f"update rota.jobs set {said} where id = 2")
+    assert ids(ask(stage.db, claiming(ONE, 5))) == [1]
+    assert ask(stage.db, claiming(ONE, 5)) == []
+
+
+@pytest.mark.parametrize("said", [*NOT_FOR_US, "task = 'unknown'"])
+def test_what_may_not_be_taken_stays_in_a_limited_queue(stage: Stage, said: str) -> None:
+    stage.clear()
+    limited(stage, running_limit=9)
+    ask(stage.db, put(*[NewJob("t", "{}")] * 3))
+    stage.db.execute(f"update rota.jobs set {said} where id = 2")
+    assert ids(ask(stage.db, claiming_from(Lane("default", 0, 0.0, limited=True)))) == [1, 3]
+
+
+@pytest.mark.parametrize("queue", ["default", ""], ids=["queue", "all queues"])
+@pytest.mark.parametrize("said", ["running_limit", "rate_count"])
+def test_all_lanes_of_a_limited_queue_share_its_room(stage: Stage, queue: str, said: str) -> None:
+    stage.clear()
+    waiting("a", "b", "c")(stage.db)
+    ask(stage.db, put(*[NewJob("u", "{}", priority=priority) for priority in (1, 0) for _ in range(3)]))
+    seconds = 3600.0 if said == "rate_count" else None
+    stage.db.execute(f"insert into rota.queues (name, {said}, rate_seconds) values (%s, 5, %s)", [queue, seconds])
+    urgent, usual = (Lane("default", priority, 0.0, limited=True) for priority in (1, 0))
+    lines = Lane("default", 0, 0.0, lines=True, limited=True)
+
+    assert len(ask(stage.db, claiming_from(urgent, lines, most=4))) == 4
+    assert len(ask(stage.db, claiming_from(urgent, lines, usual))) == 1
+    assert ask(stage.db, claiming_from(urgent, lines, usual)) == []
+
+
 def test_a_line_that_was_served_is_behind_the_others(stage: Stage) -> None:
     stage.clear()
     waiting("a", "a", "a", limit=Limit(by="k"))(stage.db)
     ask(stage.db, new("b", "b"))
     taken = [ask(stage.db, claiming(ONE, 1))[0].line for _ in range(4)]
     assert taken == [line("a"), line("b"), line("a"), line("b")]
+
+
+def test_what_follows_a_claim_in_its_transaction_is_told_to_the_line(stage: Stage) -> None:
+    stage.clear()
+    waiting("k", "k")(stage.db)
+    with stage.db.transaction():
+        ask(stage.db, claiming(ONE))
+        ask(stage.db, OUTCOMES["handed back"])
+
+    stage.check()
+    assert ids(ask(stage.db, claiming(TWO))) == [1]
 
 
 OUTCOMES: dict[str, Query[Any]] = {
@@ -264,6 +329,22 @@ def test_a_slot_that_is_freed_while_a_claim_finds_the_line_full_is_not_forgotten
         # what a line says of itself was checked: here, that a claim believes it
         later = ask(stage.db, claiming(TWO))
         assert len(claimed) + len(later) == (kind != "discarded")
+
+
+def test_those_who_settle_jobs_of_one_line_wait_for_nobody_where_any_number_may_run(stage: Stage) -> None:
+    scripts = [[step(succeed([Succeeded(held(id), None, 0.1)])), commit] for id in (1, 2)]
+    for _, *settled in stage.play(*scripts, given=waiting(*"kkk", limit=Limit(by="k"), begun=2), may_wait=False):
+        assert [len(each) for each in settled] == [1, 1]
+
+
+def test_those_who_run_say_how_far_they_are_and_wait_for_nobody_in_line(stage: Stage) -> None:
+    def tells(id: int) -> list[Step]:
+        return [lambda db: db.execute("update rota.jobs set saved = '1' where id = %s", [id]), commit]
+
+    for _ in stage.play(
+        tells(1), tells(2), given=waiting(*"kkk", limit=Limit(running=2, by="k"), begun=2), may_wait=False
+    ):
+        assert stage.running() == [1, 2]
 
 
 @pytest.mark.parametrize("last", ["claim", "settle"])
@@ -341,6 +422,17 @@ def test_what_comes_back_to_a_place_that_was_left_behind_is_first_again(stage: S
     ask(stage.db, settle([HandedBack(held(1))], CHANNEL))
 
     assert ids(ask(stage.db, claiming(TWO, 2))) == [1, 3]
+
+
+def test_a_line_that_is_refreshed_by_someone_is_looked_at_from_its_start(stage: Stage) -> None:
+    stage.clear()
+    waiting("k", "k")(stage.db)
+    stage.db.execute("update rota.lines set first = 1000000, queue = null, ready_at = null")
+
+    stage.db.execute("select rota.refresh_lines(array[%s::uuid])", [line("k")])
+
+    stage.check()
+    assert ids(ask(stage.db, claiming(TWO))) == [1]
 
 
 # Rules that change

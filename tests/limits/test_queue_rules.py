@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from rota import Limit
 from rota.clock import boottime
 from rota.jobs.claimer import Claimer, weighed
 from rota.jobs.lanes import Lane, Start
+from rota.jobs.source import JobSource
 from rota.testing import TestRota, until
 
 
@@ -99,12 +101,17 @@ async def test_a_worker_that_returns_to_a_line_finds_it_paused(
     assert {n for k, n in stage.began if k != 9} == {0}
 
 
-async def test_a_pause_ends_when_its_time_is_over(rota_app: TestRota, db: psycopg.Connection[Any]) -> None:
-    @rota_app.task
+@pytest.mark.parametrize("held_by", [None, "line", "queue"])
+async def test_a_pause_ends_when_its_time_is_over(
+    rota_app: TestRota, db: psycopg.Connection[Any], held_by: str | None
+) -> None:
+    @rota_app.task(limit=1 if held_by == "line" else None)
     async def work() -> None: ...
 
     await work.enqueue()
     paused(db, "default", until="1 hour")
+    if held_by == "queue":
+        rule(db, "default", running_limit=1)
     assert await rota_app.drain() == 0
     rota_app.advance("61m")
     assert await rota_app.drain() == 1
@@ -148,10 +155,18 @@ async def test_no_more_run_than_the_limit_of_the_queue_allows(
     assert stage.most["default"] <= 5
 
 
+async def woken(source: JobSource) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(5):
+            await source._woken.wait()
+
+
 async def test_lines_leave_the_room_of_a_limit_to_other_queues_in_turn(
     rota_app: TestRota, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rota.jobs.claimer, "_LOOK_FROM_START_SECONDS", 3600)
+    # whoever has waited for long looks, and on a busy machine that is soon
+    monkeypatch.setattr(JobSource, "wait_for_more", woken)
     began: list[str] = []
 
     @rota_app.task(queue="in line", limit=Limit(by="k"))

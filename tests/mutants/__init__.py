@@ -11,6 +11,7 @@ from tests.mutants import (
     doctor,
     due_rows,
     facts_told,
+    flow_claims,
     health,
     kernel,
     leadership,
@@ -67,4 +68,5 @@ MUTANTS = [
     *loops.MUTANTS,
     *observing.MUTANTS,
     *limits.MUTANTS,
+    *flow_claims.MUTANTS,
 ]

@@ -174,6 +174,13 @@ MUTANTS = [
         "tests/jobs/test_collapse.py",
     ),
     Mutant(
+        "a debounce that is due at once",
+        "jobs/definition.py",
+        "new = new.but(delay=seconds(self.unique.period))",
+        "pass",
+        "tests/jobs/test_collapse.py",
+    ),
+    Mutant(
         "the last of what is all the same",
         "jobs/unique.py",
         'if collapse.by is None and collapse.keep == "last" and signature.names:',

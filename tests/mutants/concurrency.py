@@ -76,6 +76,13 @@ MUTANTS = [
         "and %(member)s::uuid is not null\n          and job.token",
         MODEL,
     ),
+    Mutant(
+        "a claim of what was cancelled and given back",
+        "jobs/claim.py",
+        "and job.cancel_requested_at is null",
+        "",
+        PAIRS,
+    ),
     Mutant("jobs cancelled in another order", "jobs/cancel.py", "order by job.id", "order by job.id desc", PAIRS, 0),
     Mutant("jobs discarded in another order", "jobs/cancel.py", "order by job.id", "order by job.id desc", PAIRS, 1),
     Mutant(

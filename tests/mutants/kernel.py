@@ -65,6 +65,13 @@ MUTANTS = [
         MEMBERS,
     ),
     Mutant(
+        "starting what came too late",
+        "service/consume.py",
+        " or not self._source.may_start()",
+        "",
+        "tests/service/test_consume.py",
+    ),
+    Mutant(
         "a body that cancels itself taken for ours",
         "service/consume.py",
         "if number in self._given_up or isinstance(error, KeyboardInterrupt):",

@@ -10,6 +10,30 @@ ISOLATION = "tests/limits/test_limits_isolation.py"
 MODEL = "tests/limits/test_limits_model.py"
 QUEUES = "tests/limits/test_limited_queues.py"
 RATES = "tests/limits/test_rates.py"
+PLANS = "tests/limits/test_limits_plans.py"
+
+_GATES = "where queue.name = any (array[''] || queues)"
+
+
+def _reckoned(room: str, joined: str = "") -> str:
+    """The loop over the rows of queues as one whose room is told by the statement that locks them, as it was before the wait."""
+    return f"""where false
+    loop
+    end loop;
+    for gate in
+        select queue.name, {room}
+        from {{schema}}.queues as queue {joined}
+        {_GATES} and (queue.running_limit is not null or queue.rate_count is not null)
+        order by queue.name
+        for update of queue
+    loop
+        rooms := rooms || jsonb_build_object(gate.name, least(most, gate.room));
+    end loop;
+    for gate in
+        select queue.*
+        from {{schema}}.queues as queue
+        where false"""
+
 
 MUTANTS = [
     Mutant(
@@ -41,6 +65,27 @@ MUTANTS = [
         f"{ISOLATION}::test_two_claims_of_a_limited_queue_take_no_more_than_may_begin",
     ),
     Mutant(
+        "what a queue runs counted by the statement that locks it",
+        FLOW,
+        _GATES,
+        _reckoned(
+            "queue.running_limit - ("
+            "select count(*) from {schema}.jobs as job where job.state = 'running' and queue.name in ('', job.queue)) as room"
+        ),
+        f"{ISOLATION}::test_two_claims_of_a_limited_queue_take_no_more_than_may_begin[pg18-running]",
+    ),
+    Mutant(
+        "the rate of a queue reckoned by the statement that locks it",
+        FLOW,
+        _GATES,
+        _reckoned(
+            "rate.room",
+            "cross join lateral {schema}.rate_after("
+            "queue.rate_count, queue.rate_seconds, 0, clock, queue.spent, queue.spent_slot) as rate",
+        ),
+        f"{ISOLATION}::test_two_claims_of_a_limited_queue_take_no_more_than_may_begin[pg18-rate]",
+    ),
+    Mutant(
         "lines that take no turns",
         FLOW,
         "perform {schema}.refresh_lines(served, served, ",
@@ -66,14 +111,14 @@ MUTANTS = [
         FLOW,
         "least(coalesce(line.first, touched.lowest, 0), touched.lowest)",
         "0",
-        "tests/limits/test_limits_plans.py::test_a_long_line_is_not_walked_from_its_start_again",
+        f"{PLANS}::test_a_long_line_is_not_walked_from_its_start_again",
     ),
     Mutant(
         "a claim that walks what was taken before",
         FLOW,
         " and job.place >= coalesce(waiting.first, 0)\n",
         "\n",
-        "tests/limits/test_limits_plans.py::test_a_long_line_is_not_walked_from_its_start_again",
+        f"{PLANS}::test_a_long_line_is_not_walked_from_its_start_again",
     ),
     Mutant(
         "places given at the insert",

@@ -43,6 +43,7 @@ MUTANTS = [
         "if True:",
         RUNNING,
     ),
+    Mutant("a claim of newer versions", "jobs/claim.py", "job.version = 1", "true", SETTLE),
     Mutant("suspects claimed with the rest", "jobs/claim.py", "and job.losses = 0", "", SETTLE),
     Mutant(
         "suspects let in side by side",

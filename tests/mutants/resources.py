@@ -6,6 +6,13 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "a body in the context of the last",
+        "service/consume.py",
+        "self._context.copy()",
+        "None",
+        "tests/service/test_consume.py",
+    ),
+    Mutant(
         "what the worker of another app has opened",
         "service/filling.py",
         "if opened is None or opened.resources is not resources:",

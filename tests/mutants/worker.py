@@ -104,6 +104,13 @@ MUTANTS = [
         CLAIM,
     ),
     Mutant(
+        "a claim of what is to be cancelled",
+        "jobs/claim.py",
+        "and job.cancel_requested_at is null",
+        "",
+        CLAIM,
+    ),
+    Mutant(
         "a claim of a suspect that is to be cancelled",
         "jobs/claim.py",
         "          and job.cancel_requested_at is null\n          and job.due_at",
