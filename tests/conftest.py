@@ -3,13 +3,15 @@
 By default a test that asks for a database runs on the newest (`[pg18]`), and one that is marked `long` not at all; `--rest`
 (`make matrix`) runs what that leaves out: all others, and each once more on the oldest version (`[pg15]`). `--long` runs all,
 `--postgres 18` on that version only. `@pytest.mark.one_server` is for a test to which the version cannot matter. Tests that
-restart or break PostgreSQL take `own_server`.
+restart or break PostgreSQL take `own_server`. `@pytest.mark.writes_nothing` is for a test that only reads or is refused: such
+tests of a process share one database, and each is shown to have left it as it was.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from rota.embedded.binaries import candidates
 from rota.errors import PostgresNotFound
 from rota.testing import DatabaseServer
 from rota.testing.servers import shared_server, throwaway_server
+from rota.testing.waiting import until_sync
 from tests.pgbouncer import transaction_pooler
 
 pytest_plugins = ["pytester"]
@@ -44,7 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "one_server: runs on one PostgreSQL version only, as it cannot matter which")
     config.addinivalue_line("markers", "long: is left out by default, as it takes long and others show most of it")
+    config.addinivalue_line(
+        "markers", "writes_nothing: shares its database with others that write nothing, which is checked"
+    )
     config.addinivalue_line("markers", "direct(reason): is left out behind a transaction pooler, for this reason")
+    gc.disable()  # until all tests are collected: next to nothing of what that makes can go
     if config.getoption("--pooled"):
         # a death is noticed by its lease there: a third of the usual one is still long enough for a busy machine
         os.environ.setdefault("ROTA_LEASE", "5s")
@@ -68,6 +75,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if direct := item.get_closest_marker("direct"):
             item.add_marker(pytest.mark.skip(reason=f"behind a pooler: {direct.args[0]}"))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of tests and modules, which stay to the end: no collection need look at them again
+    gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -152,6 +164,42 @@ def rota_server(postgres_version: str, servers: Callable[[str], DatabaseServer])
     return servers(postgres_version)
 
 
+class UntouchedDatabases:
+    """One database of each schema, for one test after another, and only as long as none has written to it."""
+
+    def __init__(self, server: DatabaseServer) -> None:
+        self._server = server
+        self._admin = psycopg.connect(server.url, autocommit=True)
+        self._kept: dict[str, tuple[str, int]] = {}
+
+    @contextlib.contextmanager
+    def database(self, schema: str) -> Iterator[str]:
+        if schema not in self._kept:
+            dsn = self._server.create_database(schema)
+            self._kept[schema] = dsn, self._written(dsn)
+        dsn, before = self._kept[schema]
+        yield dsn
+        if self._written(dsn) != before:
+            del self._kept[schema]
+            self._server.drop_database(dsn)
+            pytest.fail("It is marked writes_nothing, and has written to its database: take the mark away.")
+
+    def close(self) -> None:
+        self._admin.close()
+        for dsn, _ in self._kept.values():
+            self._server.drop_database(dsn)
+
+    def _written(self, dsn: str) -> int:
+        """How many rows were written so far, those of the catalog too. Sessions say so when they end, so they are ended."""
+        name = conninfo_to_dict(dsn)["dbname"]
+        until_sync(lambda: not self._admin.execute(END_SESSIONS, [name]).fetchall())
+        return self._admin.execute(WRITTEN, [name]).fetchall()[0][0]
+
+
+END_SESSIONS = "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s"
+WRITTEN = "select tup_inserted + tup_updated + tup_deleted from pg_stat_database where datname = %s"
+
+
 @pytest.fixture(scope="session")
 def poolers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
     """The address of a database through a pooler of its server, for runs with --pooled."""
@@ -170,11 +218,22 @@ def poolers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         yield pooled
 
 
+@pytest.fixture(scope="session")
+def untouched(rota_server: DatabaseServer) -> Iterator[UntouchedDatabases]:
+    """The databases of tests that write nothing."""
+    with contextlib.closing(UntouchedDatabases(rota_server)) as databases:
+        yield databases
+
+
 @pytest.fixture
-def direct_database(rota_server: DatabaseServer, rota_schema: str) -> Iterator[str]:
+def direct_database(request: pytest.FixtureRequest, rota_server: DatabaseServer, rota_schema: str) -> Iterator[str]:
     """The address of `rota_database` without a pooler, for sessions that a test watches or sets up as a whole."""
-    with rota_server.database(rota_schema) as dsn:
-        yield dsn
+    if request.node.get_closest_marker("writes_nothing"):
+        with request.getfixturevalue("untouched").database(rota_schema) as dsn:
+            yield dsn
+    else:
+        with rota_server.database(rota_schema) as dsn:
+            yield dsn
 
 
 @pytest.fixture

@@ -274,6 +274,7 @@ def test_with_an_app_the_call_is_checked_and_the_tasks_options_count(
     assert (job.queue, job.priority, job.args) == ("mail", 4, {"name": "ana", "times": 2})
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -124,6 +124,7 @@ def test_limits_are_kept_unless_they_are_given_and_removed_by_none(rota: Run, ds
     assert rows(db, limits) == [(3, None, None), (None, 5, 1)]
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

@@ -488,6 +488,7 @@ async def test_a_result_that_its_class_keeps_no_longer_is_missing_and_not_none(
 # What is refused where it is written
 
 
+@pytest.mark.writes_nothing
 def test_a_call_that_comes_back_is_refused_with_the_way(rota_app: TestRota, tasks: Tasks) -> None:
     twice = tasks.add.bind(1)
 
@@ -504,6 +505,7 @@ def test_a_call_that_comes_back_is_refused_with_the_way(rota_app: TestRota, task
     assert rota_app.jobs.list_sync() == []
 
 
+@pytest.mark.writes_nothing
 def test_a_call_in_two_places_is_refused_soon_however_long_and_wide_the_way(rota_app: TestRota) -> None:
     @rota_app.task(name="step")
     async def step(given: Any = None) -> int: ...
@@ -520,6 +522,7 @@ def test_a_call_in_two_places_is_refused_soon_however_long_and_wide_the_way(rota
         plan(group([first.then(step), wide.then(first)]))
 
 
+@pytest.mark.writes_nothing
 def test_what_cannot_be_part_of_a_chain_is_refused_where_it_is_written(rota_app: TestRota, tasks: Tasks) -> None:
     first = tasks.number.bind(1)
 
@@ -589,6 +592,7 @@ async def test_a_dependant_whose_task_has_a_limit_comes_into_line(rota_app: Test
     assert most == 1
 
 
+@pytest.mark.writes_nothing
 def test_a_chain_may_be_longer_than_the_stack(tasks: Tasks) -> None:
     chain = tasks.number.bind(0).then(tasks.add)
     for _ in range(5_000):

@@ -71,6 +71,7 @@ def app(rota_app: TestRota, codec: Plain) -> TestRota:
     return rota_app
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     ("broken", "says"),
     [

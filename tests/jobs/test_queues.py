@@ -243,6 +243,7 @@ async def test_workers_hear_of_each_change(rota_app: TestRota, db: Db) -> None:
 PAST = datetime(2001, 1, 1, tzinfo=UTC)
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     ("verb", "arguments", "options", "why"),
     [

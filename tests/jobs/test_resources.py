@@ -635,6 +635,7 @@ async def test_a_value_that_overrides_is_used_instead_and_nothing_is_opened_for_
         await name()
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
@@ -650,6 +651,7 @@ def test_only_what_is_asked_for_by_type_can_be_overridden(rota_app: TestRota, ki
         pass
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     "kind", [Pool, Annotated[Pool, "replica"], list[Pool], NewType("Ours", Pool), Pool | None, Callable[[], Pool]]
 )
