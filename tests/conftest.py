@@ -9,6 +9,7 @@ tests of a process share one database, and each is shown to have left it as it w
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import gc
@@ -23,6 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from rota.embedded import Binaries, EmbeddedServer, find_binaries, read_binaries
 from rota.embedded.binaries import candidates
 from rota.errors import PostgresNotFound
+from rota.jobs.rounds import Rounds
 from rota.testing import DatabaseServer
 from rota.testing.servers import shared_server, throwaway_server
 from rota.testing.waiting import until_sync
@@ -169,35 +171,43 @@ class UntouchedDatabases:
 
     def __init__(self, server: DatabaseServer) -> None:
         self._server = server
-        self._admin = psycopg.connect(server.url, autocommit=True)
-        self._kept: dict[str, tuple[str, int]] = {}
+        self._kept: dict[str, tuple[str, psycopg.Connection]] = {}
 
     @contextlib.contextmanager
     def database(self, schema: str) -> Iterator[str]:
         if schema not in self._kept:
             dsn = self._server.create_database(schema)
-            self._kept[schema] = dsn, self._written(dsn)
-        dsn, before = self._kept[schema]
+            self._kept[schema] = dsn, psycopg.connect(dsn, autocommit=True)
+        dsn, watcher = self._kept[schema]
+        before = _written(watcher)
         yield dsn
-        if self._written(dsn) != before:
-            del self._kept[schema]
-            self._server.drop_database(dsn)
+        if _written(watcher) != before:
+            self._drop(schema)
             pytest.fail("It is marked writes_nothing, and has written to its database: take the mark away.")
 
     def close(self) -> None:
-        self._admin.close()
-        for dsn, _ in self._kept.values():
-            self._server.drop_database(dsn)
+        for schema in list(self._kept):
+            self._drop(schema)
 
-    def _written(self, dsn: str) -> int:
-        """How many rows were written so far, those of the catalog too. Sessions say so when they end, so they are ended."""
-        name = conninfo_to_dict(dsn)["dbname"]
-        until_sync(lambda: not self._admin.execute(END_SESSIONS, [name]).fetchall())
-        return self._admin.execute(WRITTEN, [name]).fetchall()[0][0]
+    def _drop(self, schema: str) -> None:
+        dsn, watcher = self._kept.pop(schema)
+        watcher.close()
+        self._server.drop_database(dsn)
 
 
-END_SESSIONS = "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s"
-WRITTEN = "select tup_inserted + tup_updated + tup_deleted from pg_stat_database where datname = %s"
+END_OTHERS = """
+    select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+"""
+# not what is written to the catalog: autovacuum does so as well
+WRITTEN = """
+    select sum(n_tup_ins + n_tup_upd + n_tup_del) + (select count(*) from pg_class) from pg_stat_user_tables
+"""
+
+
+def _written(watcher: psycopg.Connection) -> int:
+    """How much was written so far. Sessions say so when they end at the latest, so they are ended."""
+    until_sync(lambda: not watcher.execute(END_OTHERS).fetchall())
+    return int(watcher.execute(WRITTEN).fetchall()[0][0])
 
 
 @pytest.fixture(scope="session")
@@ -239,6 +249,20 @@ def direct_database(request: pytest.FixtureRequest, rota_server: DatabaseServer,
 @pytest.fixture
 def rota_database(direct_database: str, pytestconfig: pytest.Config, poolers: Callable[[str], str]) -> str:
     return poolers(direct_database) if pytestconfig.getoption("--pooled") else direct_database
+
+
+@pytest.fixture
+def history_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers in this process leave the upkeep of the history out, for tests to which it cannot matter.
+
+    Its first round of a session costs the server as much as all else that most tests do, and in a database that was made just now
+    it finds nothing to do. Worker processes do all of their work.
+    """
+
+    async def never(_: Rounds) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Rounds, "keep_history", never)
 
 
 class OwnServer:

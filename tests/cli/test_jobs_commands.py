@@ -16,6 +16,8 @@ from rota.cli.target import find_app
 from rota.jobs.job import Job
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 Run = Callable[..., Any]
 
 APP = """

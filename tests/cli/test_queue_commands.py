@@ -13,6 +13,8 @@ from tests.jobs.test_explain import add, join
 
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 Run = Callable[..., Any]
 Db = psycopg.Connection[Any]
 

@@ -25,6 +25,8 @@ from rota.integrations.log_records import current_context
 from rota.integrations.otel import _read, _written, instrument
 from rota.testing import TestRota, WorkerProcess, fact, until
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 class Traces:
     """What was exported."""

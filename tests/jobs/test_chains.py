@@ -37,7 +37,7 @@ from rota.jobs.close import close_batches
 from rota.jobs.worker import WorkerSettings
 from rota.testing import TestRota, until
 
-pytestmark = pytest.mark.one_server
+pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("history_aside")]
 
 
 class Tasks:

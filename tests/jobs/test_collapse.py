@@ -21,6 +21,8 @@ from rota.jobs.cancel import cancel_jobs
 from rota.jobs.enqueue import put_jobs
 from rota.testing import TcpProxy, TestRota, until_sync
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 KINDS = [Debounce("10m", by="key"), Throttle("10m", by="key")]
 KEEPS: list[Any] = ["first", "last"]
 EVERY_WAY = [replace(kind, keep=kept) for kind in KINDS for kept in KEEPS]

@@ -31,6 +31,8 @@ from rota.jobs.job import Job
 from rota.postgres.notify import wake_channel
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:

@@ -21,6 +21,8 @@ from rota.jobs.worker import Worker, WorkerSettings
 from rota.postgres.notify import wake_channel
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 Db = psycopg.Connection[Any]
 
 RUNNING = {"state": "running", "member": UUID(int=1), "token": 1, "attempt": 1, "claimed_at": "2024-01-01 UTC"}

@@ -24,6 +24,8 @@ from rota.service.loop import leave_stuck
 from rota.testing import TestRota, WorkerProcess, fact, until, until_sync
 from rota.testing.app import pointed_at
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 @dataclass
 class Pool:

@@ -18,6 +18,8 @@ from rota import ClaimLost, InvalidArguments, JobCancelled, PayloadTooLarge, Ret
 from rota.facts import Drained, JobClaimLost, JobFailed, JobRaisedAfterSuccess, JobSucceeded
 from rota.testing import TcpProxy, TestRota, until
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 @pytest.fixture
 def ledger(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
