@@ -4,7 +4,8 @@ By default a test that asks for a database runs on the newest (`[pg18]`), and on
 (`make matrix`) runs what that leaves out: all others, and each once more on the oldest version (`[pg15]`). `--long` runs all,
 `--postgres 18` on that version only. `@pytest.mark.one_server` is for a test to which the version cannot matter. Tests that
 restart or break PostgreSQL take `own_server`. `@pytest.mark.writes_nothing` is for a test that only reads or is refused: such
-tests of a process share one database, and each is shown to have left it as it was.
+tests of a process share one database, and each is shown to have left it as it was. `@pytest.mark.by_default("one", "two")`
+names the parameters, as they stand in the ids, with which a test runs by default: with all others it is long.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import functools
 import gc
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -52,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "writes_nothing: shares its database with others that write nothing, which is checked"
     )
+    config.addinivalue_line("markers", "by_default(*ids): is long with all other parameters than these")
     config.addinivalue_line("markers", "direct(reason): is left out behind a transaction pooler, for this reason")
     gc.disable()  # until all tests are collected: next to nothing of what that makes can go
     if config.getoption("--pooled"):
@@ -62,7 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
             kind.connect.__func__.__kwdefaults__["prepare_threshold"] = None  # type: ignore[attr-defined]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not any("::" in name for name in config.args):  # files as a whole
+        _check_defaults(items)
     if not config.getoption("--long"):
         rest = config.getoption("--rest")
         chosen = {item for item in items if _is_rest(item) == rest}
@@ -99,10 +105,30 @@ def _is_rest(item: pytest.Item) -> bool:
     """Whether it is left out by default: it takes long, or is another's second turn."""
     call = getattr(item, "callspec", None)
     version = None if call is None else call.params.get("postgres_version")
-    return item.get_closest_marker("long") is not None or version not in (
-        None,
-        server_versions(item.config.getoption("--postgres"))[0],
+    chosen = item.get_closest_marker("by_default")
+    return (
+        item.get_closest_marker("long") is not None
+        or version not in (None, server_versions(item.config.getoption("--postgres"))[0])
+        or (chosen is not None and _parameters(item) not in chosen.args)
     )
+
+
+def _parameters(item: pytest.Item) -> str:
+    """The parameters as they stand in its id, without the server's version."""
+    return "-".join(part for part in item.callspec.id.split("-") if not re.fullmatch(r"pg(\d+|given)", part))
+
+
+def _check_defaults(items: list[pytest.Item]) -> None:
+    """A name that is none would leave a test out for good."""
+    named, there = {}, set()
+    for item in items:
+        if chosen := item.get_closest_marker("by_default"):
+            test = item.nodeid.partition("[")[0]
+            named[test] = chosen.args
+            there.add((test, _parameters(item)))
+    wrong = [f"{test}: {name}" for test, names in named.items() for name in names if (test, name) not in there]
+    if wrong:
+        raise pytest.UsageError(f"by_default names parameters that are not there: {'; '.join(wrong)}")
 
 
 @pytest.fixture(scope="session")

@@ -326,6 +326,10 @@ def ended(rota_app: TestRota) -> dict[str, str]:
     return {name: str(id) for name, id in ids.items()}
 
 
+@pytest.mark.by_default(
+    "cancel-succeeded-1-(well) has succeeded: nothing is left to cancel.-dry0",
+    "discard-acknowledged-1-(badly) is dead, and its letter is resolved: nothing is left to discard.-dry0",
+)
 @pytest.mark.parametrize("dry", [[], pytest.param(["--dry-run"], marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("verb", "how", "code", "says"),

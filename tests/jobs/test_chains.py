@@ -289,6 +289,7 @@ async def test_who_waits_for_a_dead_job_goes_on_when_that_is_retried(rota_app: T
     assert await flow.wait(5) == 7
 
 
+@pytest.mark.by_default("acknowledge", "erase")
 @pytest.mark.parametrize("verb", ["acknowledge", "discard", "erase"])
 async def test_who_waits_for_a_dead_job_ends_when_that_is_put_away(rota_app: TestRota, tasks: Tasks, verb: str) -> None:
     tasks.broken = {1}
@@ -346,6 +347,7 @@ async def test_to_cancel_the_first_ends_all_that_follow(rota_app: TestRota, task
         await flow.wait(5)
 
 
+@pytest.mark.by_default("cancel", "delete")
 @pytest.mark.parametrize("verb", ["cancel", "discard", "delete", "acknowledge"])
 async def test_who_waits_for_what_someone_took_away_ends_at_once(
     rota_app: TestRota, tasks: Tasks, rota_database: str, verb: str, monkeypatch: pytest.MonkeyPatch

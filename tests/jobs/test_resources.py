@@ -87,6 +87,7 @@ async def test_it_is_opened_once_per_worker_before_its_first_job_and_closed_afte
     assert [job.args for job in await rota_app.jobs.list(task=get)] == [{"n": 1}, {"n": 0}]
 
 
+@pytest.mark.by_default("coroutine", "generator", "async manager", "made")
 @pytest.mark.parametrize(
     "kind", ["plain", "coroutine", "generator", "async generator", "manager", "async manager", "made"]
 )

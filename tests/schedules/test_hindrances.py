@@ -72,6 +72,7 @@ def test_what_could_not_be_read_or_added_to_is_refused_by_the_database(db: Db, n
 DEEP = json.dumps("[" * 3000 + "]" * 3000)[1:-1]
 
 
+@pytest.mark.by_default("arguments too deep", "exclude too long", "no zone")
 @pytest.mark.parametrize(
     "nonsense",
     [
