@@ -264,7 +264,8 @@ def untouched(rota_server: DatabaseServer) -> Iterator[UntouchedDatabases]:
 @pytest.fixture
 def direct_database(request: pytest.FixtureRequest, rota_server: DatabaseServer, rota_schema: str) -> Iterator[str]:
     """The address of `rota_database` without a pooler, for sessions that a test watches or sets up as a whole."""
-    if request.node.get_closest_marker("writes_nothing"):
+    # a pooler would go on with sessions that are ended between two tests
+    if request.node.get_closest_marker("writes_nothing") and not request.config.getoption("--pooled"):
         with request.getfixturevalue("untouched").database(rota_schema) as dsn:
             yield dsn
     else:
