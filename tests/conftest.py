@@ -3,14 +3,19 @@
 By default a test that asks for a database runs on the newest (`[pg18]`), and one that is marked `long` not at all; `--rest`
 (`make matrix`) runs what that leaves out: all others, and each once more on the oldest version (`[pg15]`). `--long` runs all,
 `--postgres 18` on that version only. `@pytest.mark.one_server` is for a test to which the version cannot matter. Tests that
-restart or break PostgreSQL take `own_server`.
+restart or break PostgreSQL take `own_server`. `@pytest.mark.writes_nothing` is for a test that only reads or is refused: such
+tests of a process share one database, and each is shown to have left it as it was. `@pytest.mark.by_default("one", "two")`
+names the parameters, as they stand in the ids, with which a test runs by default: with all others it is long.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
+import gc
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,8 +26,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from rota.embedded import Binaries, EmbeddedServer, find_binaries, read_binaries
 from rota.embedded.binaries import candidates
 from rota.errors import PostgresNotFound
+from rota.jobs.rounds import Rounds
 from rota.testing import DatabaseServer
 from rota.testing.servers import shared_server, throwaway_server
+from rota.testing.waiting import until_sync
 from tests.pgbouncer import transaction_pooler
 
 pytest_plugins = ["pytester"]
@@ -44,7 +51,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "one_server: runs on one PostgreSQL version only, as it cannot matter which")
     config.addinivalue_line("markers", "long: is left out by default, as it takes long and others show most of it")
+    config.addinivalue_line(
+        "markers", "writes_nothing: shares its database with others that write nothing, which is checked"
+    )
+    config.addinivalue_line("markers", "by_default(*ids): is long with all other parameters than these")
     config.addinivalue_line("markers", "direct(reason): is left out behind a transaction pooler, for this reason")
+    gc.disable()  # until all tests are collected: next to nothing of what that makes can go
     if config.getoption("--pooled"):
         # a death is noticed by its lease there: a third of the usual one is still long enough for a busy machine
         os.environ.setdefault("ROTA_LEASE", "5s")
@@ -53,7 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
             kind.connect.__func__.__kwdefaults__["prepare_threshold"] = None  # type: ignore[attr-defined]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not any("::" in name for name in config.args):  # files as a whole
+        _check_defaults(items)
     if not config.getoption("--long"):
         rest = config.getoption("--rest")
         chosen = {item for item in items if _is_rest(item) == rest}
@@ -68,6 +83,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if direct := item.get_closest_marker("direct"):
             item.add_marker(pytest.mark.skip(reason=f"behind a pooler: {direct.args[0]}"))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of tests and modules, which stay to the end: no collection need look at them again
+    gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -85,10 +105,30 @@ def _is_rest(item: pytest.Item) -> bool:
     """Whether it is left out by default: it takes long, or is another's second turn."""
     call = getattr(item, "callspec", None)
     version = None if call is None else call.params.get("postgres_version")
-    return item.get_closest_marker("long") is not None or version not in (
-        None,
-        server_versions(item.config.getoption("--postgres"))[0],
+    chosen = item.get_closest_marker("by_default")
+    return (
+        item.get_closest_marker("long") is not None
+        or version not in (None, server_versions(item.config.getoption("--postgres"))[0])
+        or (chosen is not None and _parameters(item) not in chosen.args)
     )
+
+
+def _parameters(item: pytest.Item) -> str:
+    """The parameters as they stand in its id, without the server's version."""
+    return "-".join(part for part in item.callspec.id.split("-") if not re.fullmatch(r"pg(\d+|given)", part))
+
+
+def _check_defaults(items: list[pytest.Item]) -> None:
+    """A name that is none would leave a test out for good."""
+    named, there = {}, set()
+    for item in items:
+        if chosen := item.get_closest_marker("by_default"):
+            test = item.nodeid.partition("[")[0]
+            named[test] = chosen.args
+            there.add((test, _parameters(item)))
+    wrong = [f"{test}: {name}" for test, names in named.items() for name in names if (test, name) not in there]
+    if wrong:
+        raise pytest.UsageError(f"by_default names parameters that are not there: {'; '.join(wrong)}")
 
 
 @pytest.fixture(scope="session")
@@ -152,6 +192,50 @@ def rota_server(postgres_version: str, servers: Callable[[str], DatabaseServer])
     return servers(postgres_version)
 
 
+class UntouchedDatabases:
+    """One database of each schema, for one test after another, and only as long as none has written to it."""
+
+    def __init__(self, server: DatabaseServer) -> None:
+        self._server = server
+        self._kept: dict[str, tuple[str, psycopg.Connection]] = {}
+
+    @contextlib.contextmanager
+    def database(self, schema: str) -> Iterator[str]:
+        if schema not in self._kept:
+            dsn = self._server.create_database(schema)
+            self._kept[schema] = dsn, psycopg.connect(dsn, autocommit=True)
+        dsn, watcher = self._kept[schema]
+        before = _written(watcher)
+        yield dsn
+        if _written(watcher) != before:
+            self._drop(schema)
+            pytest.fail("It is marked writes_nothing, and has written to its database: take the mark away.")
+
+    def close(self) -> None:
+        for schema in list(self._kept):
+            self._drop(schema)
+
+    def _drop(self, schema: str) -> None:
+        dsn, watcher = self._kept.pop(schema)
+        watcher.close()
+        self._server.drop_database(dsn)
+
+
+END_OTHERS = """
+    select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+"""
+# not what is written to the catalog: autovacuum does so as well
+WRITTEN = """
+    select sum(n_tup_ins + n_tup_upd + n_tup_del) + (select count(*) from pg_class) from pg_stat_user_tables
+"""
+
+
+def _written(watcher: psycopg.Connection) -> int:
+    """How much was written so far. Sessions say so when they end at the latest, so they are ended."""
+    until_sync(lambda: not watcher.execute(END_OTHERS).fetchall())
+    return int(watcher.execute(WRITTEN).fetchall()[0][0])
+
+
 @pytest.fixture(scope="session")
 def poolers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
     """The address of a database through a pooler of its server, for runs with --pooled."""
@@ -170,16 +254,42 @@ def poolers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         yield pooled
 
 
+@pytest.fixture(scope="session")
+def untouched(rota_server: DatabaseServer) -> Iterator[UntouchedDatabases]:
+    """The databases of tests that write nothing."""
+    with contextlib.closing(UntouchedDatabases(rota_server)) as databases:
+        yield databases
+
+
 @pytest.fixture
-def direct_database(rota_server: DatabaseServer, rota_schema: str) -> Iterator[str]:
+def direct_database(request: pytest.FixtureRequest, rota_server: DatabaseServer, rota_schema: str) -> Iterator[str]:
     """The address of `rota_database` without a pooler, for sessions that a test watches or sets up as a whole."""
-    with rota_server.database(rota_schema) as dsn:
-        yield dsn
+    # a pooler would go on with sessions that are ended between two tests
+    if request.node.get_closest_marker("writes_nothing") and not request.config.getoption("--pooled"):
+        with request.getfixturevalue("untouched").database(rota_schema) as dsn:
+            yield dsn
+    else:
+        with rota_server.database(rota_schema) as dsn:
+            yield dsn
 
 
 @pytest.fixture
 def rota_database(direct_database: str, pytestconfig: pytest.Config, poolers: Callable[[str], str]) -> str:
     return poolers(direct_database) if pytestconfig.getoption("--pooled") else direct_database
+
+
+@pytest.fixture
+def history_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers in this process leave the upkeep of the history out, for tests to which it cannot matter.
+
+    Its first round of a session costs the server as much as all else that most tests do, and in a database that was made just now
+    it finds nothing to do. Worker processes do all of their work.
+    """
+
+    async def never(_: Rounds) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Rounds, "keep_history", never)
 
 
 class OwnServer:

@@ -16,6 +16,8 @@ from rota.cli.target import find_app
 from rota.jobs.job import Job
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 Run = Callable[..., Any]
 
 APP = """
@@ -274,6 +276,7 @@ def test_with_an_app_the_call_is_checked_and_the_tasks_options_count(
     assert (job.queue, job.priority, job.args) == ("mail", 4, {"name": "ana", "times": 2})
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -323,6 +326,10 @@ def ended(rota_app: TestRota) -> dict[str, str]:
     return {name: str(id) for name, id in ids.items()}
 
 
+@pytest.mark.by_default(
+    "cancel-succeeded-1-(well) has succeeded: nothing is left to cancel.-dry0",
+    "discard-acknowledged-1-(badly) is dead, and its letter is resolved: nothing is left to discard.-dry0",
+)
 @pytest.mark.parametrize("dry", [[], pytest.param(["--dry-run"], marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("verb", "how", "code", "says"),

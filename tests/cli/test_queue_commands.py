@@ -13,6 +13,8 @@ from tests.jobs.test_explain import add, join
 
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 Run = Callable[..., Any]
 Db = psycopg.Connection[Any]
 
@@ -124,6 +126,7 @@ def test_limits_are_kept_unless_they_are_given_and_removed_by_none(rota: Run, ds
     assert rows(db, limits) == [(3, None, None), (None, 5, 1)]
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

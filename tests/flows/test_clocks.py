@@ -105,6 +105,7 @@ async def test_a_worker_whose_clock_is_an_hour_off_changes_nothing(
     assert rows(rota_database, f"select {lease} from rota.members") == [(True,)]
 
 
+@pytest.mark.by_default("America/New_York")
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Chatham", "America/New_York"])
 async def test_the_time_zone_of_the_sessions_changes_no_moment(
     direct_database: str, rota_app: TestRota, rota_database: str, zone: str

@@ -292,6 +292,7 @@ def test_what_is_no_connection_is_refused(rota_app: TestRota) -> None:
         greet.on("postgresql://")
 
 
+@pytest.mark.writes_nothing
 async def test_a_sync_call_on_an_async_connection_says_what_to_write(
     rota_app: TestRota, rota_database: str, opening: Any
 ) -> None:

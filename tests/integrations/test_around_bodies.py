@@ -10,6 +10,8 @@ import pytest
 
 from rota import ConfigurationError, Package, Rota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 class Around(Rota):
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,6 +26,8 @@ from rota.integrations.log_records import FIELDS, current_context
 from rota.integrations.logging import Context, JsonFormatter, log_facts, set_up_logging, structlog_context
 from rota.testing import TestRota, WorkerProcess
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 logger = logging.getLogger("shop")
 
 

@@ -25,6 +25,8 @@ from rota.integrations.log_records import current_context
 from rota.integrations.otel import _read, _written, instrument
 from rota.testing import TestRota, WorkerProcess, fact, until
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 class Traces:
     """What was exported."""
@@ -340,6 +342,7 @@ async def test_until_an_sdk_is_set_up_nothing_is_done_and_then_all_is(
     assert parent(traces.one("process default")) == ids(traces.one("send default"))
 
 
+@pytest.mark.by_default("00-0", "03-1")
 @pytest.mark.parametrize(("flags", "settled"), [("00", 0), ("02", 0), ("01", 1), ("03", 1)])
 async def test_what_is_not_sampled_has_no_span_for_its_settling(
     rota_app: TestRota, rota_database: str, flags: str, settled: int

@@ -372,7 +372,7 @@ def test_a_count_that_takes_too_long_is_missing_and_no_other_number_is(
     assert value(samples, "rota_queue_depth", queue="mail", state="ready") is None
     assert value(samples, "rota_queue_oldest_age_seconds", queue="mail") == pytest.approx(90, abs=20)
     assert value(samples, "rota_members") == 0
-    assert took < 4
+    assert took < 5.5  # two seconds in all, and not for each
 
 
 def test_a_scrape_through_a_transaction_pooler_tells_the_same_and_leaves_nothing_behind(
@@ -411,7 +411,7 @@ def test_a_pool_of_the_users_that_is_exhausted_keeps_no_metric_and_no_probe_from
     assert (value(samples, "rota_database_up"), value(samples, "rota_database_counted")) == (1, 1)
     assert value(samples, "rota_pool_available", pool="app") == 0
     assert (live.status, ready.status) == (200, 200)
-    assert took < 4
+    assert took < 20  # a pool waits for thirty
 
 
 def test_a_database_that_is_away_leaves_the_process_its_numbers() -> None:

@@ -18,6 +18,8 @@ from rota.facts import JobClaimLost
 from rota.jobs.worker import WorkerSettings
 from rota.testing import TestRota, WorkerProcess, until, until_sync
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 StartWorker = Callable[..., WorkerProcess]
 
 DEAF_APP = """

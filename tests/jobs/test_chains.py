@@ -37,7 +37,7 @@ from rota.jobs.close import close_batches
 from rota.jobs.worker import WorkerSettings
 from rota.testing import TestRota, until
 
-pytestmark = pytest.mark.one_server
+pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("history_aside")]
 
 
 class Tasks:
@@ -289,6 +289,7 @@ async def test_who_waits_for_a_dead_job_goes_on_when_that_is_retried(rota_app: T
     assert await flow.wait(5) == 7
 
 
+@pytest.mark.by_default("acknowledge", "erase")
 @pytest.mark.parametrize("verb", ["acknowledge", "discard", "erase"])
 async def test_who_waits_for_a_dead_job_ends_when_that_is_put_away(rota_app: TestRota, tasks: Tasks, verb: str) -> None:
     tasks.broken = {1}
@@ -346,6 +347,7 @@ async def test_to_cancel_the_first_ends_all_that_follow(rota_app: TestRota, task
         await flow.wait(5)
 
 
+@pytest.mark.by_default("cancel", "delete")
 @pytest.mark.parametrize("verb", ["cancel", "discard", "delete", "acknowledge"])
 async def test_who_waits_for_what_someone_took_away_ends_at_once(
     rota_app: TestRota, tasks: Tasks, rota_database: str, verb: str, monkeypatch: pytest.MonkeyPatch
@@ -488,6 +490,7 @@ async def test_a_result_that_its_class_keeps_no_longer_is_missing_and_not_none(
 # What is refused where it is written
 
 
+@pytest.mark.writes_nothing
 def test_a_call_that_comes_back_is_refused_with_the_way(rota_app: TestRota, tasks: Tasks) -> None:
     twice = tasks.add.bind(1)
 
@@ -504,6 +507,7 @@ def test_a_call_that_comes_back_is_refused_with_the_way(rota_app: TestRota, task
     assert rota_app.jobs.list_sync() == []
 
 
+@pytest.mark.writes_nothing
 def test_a_call_in_two_places_is_refused_soon_however_long_and_wide_the_way(rota_app: TestRota) -> None:
     @rota_app.task(name="step")
     async def step(given: Any = None) -> int: ...
@@ -520,6 +524,7 @@ def test_a_call_in_two_places_is_refused_soon_however_long_and_wide_the_way(rota
         plan(group([first.then(step), wide.then(first)]))
 
 
+@pytest.mark.writes_nothing
 def test_what_cannot_be_part_of_a_chain_is_refused_where_it_is_written(rota_app: TestRota, tasks: Tasks) -> None:
     first = tasks.number.bind(1)
 
@@ -589,6 +594,7 @@ async def test_a_dependant_whose_task_has_a_limit_comes_into_line(rota_app: Test
     assert most == 1
 
 
+@pytest.mark.writes_nothing
 def test_a_chain_may_be_longer_than_the_stack(tasks: Tasks) -> None:
     chain = tasks.number.bind(0).then(tasks.add)
     for _ in range(5_000):

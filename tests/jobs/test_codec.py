@@ -9,6 +9,8 @@ import pytest
 from rota import ConfigurationError, InvalidArguments, Rota, current_job
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 class Plain:
     """A codec that works, until one of its ways is changed."""
@@ -71,6 +73,7 @@ def app(rota_app: TestRota, codec: Plain) -> TestRota:
     return rota_app
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     ("broken", "says"),
     [

@@ -21,6 +21,8 @@ from rota.jobs.cancel import cancel_jobs
 from rota.jobs.enqueue import put_jobs
 from rota.testing import TcpProxy, TestRota, until_sync
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 KINDS = [Debounce("10m", by="key"), Throttle("10m", by="key")]
 KEEPS: list[Any] = ["first", "last"]
 EVERY_WAY = [replace(kind, keep=kept) for kind in KINDS for kept in KEEPS]
@@ -314,6 +316,7 @@ async def test_calls_before_the_first_has_begun_are_one_with_it_however_late_it_
     assert texts(jobs_of(rota_app)) == ["a" if kept == "first" else "b"]
 
 
+@pytest.mark.by_default("first-True", "last-False")
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("kept", KEEPS)
 async def test_the_period_of_a_job_that_began_late_counts_from_then(rota_app: TestRota, kept: Any, fails: bool) -> None:
@@ -422,6 +425,7 @@ async def test_several_of_one_key_in_one_call_are_one_job(rota_app: TestRota, wa
     assert jobs[1].due_at == jobs[1].created_at
 
 
+@pytest.mark.by_default("Debounce-first", "Throttle-last")
 @every_way
 async def test_a_repeated_call_adds_nothing_and_changes_nothing_whatever_became_of_its_job(
     rota_app: TestRota, way: Any
@@ -446,6 +450,7 @@ async def test_a_repeated_call_adds_nothing_and_changes_nothing_whatever_became_
     assert len(jobs_of(rota_app)) == 2
 
 
+@pytest.mark.by_default("Debounce-last", "Throttle-first")
 @every_way
 async def test_a_call_whose_reply_was_lost_is_repeated_and_adds_one_job(
     rota_app: TestRota, rota_database: str, way: Any
@@ -463,6 +468,7 @@ async def test_a_call_whose_reply_was_lost_is_repeated_and_adds_one_job(
         await through.close()
 
 
+@pytest.mark.by_default("Debounce-last", "Throttle-first")
 @every_way
 def test_many_at_once_are_one_job_per_key_and_none_is_lost(rota_app: TestRota, rota_database: str, way: Any) -> None:
     apps = [Rota(rota_database) for _ in range(6)]
@@ -487,6 +493,9 @@ def test_many_at_once_are_one_job_per_key_and_none_is_lost(rota_app: TestRota, r
         app.close_sync()
 
 
+@pytest.mark.by_default(
+    "commit-Debounce-first", "commit-Throttle-last", "rollback-Debounce-last", "rollback-Throttle-first"
+)
 @every_way
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
 async def test_a_transaction_that_waits_for_a_key_learns_what_became_of_it(
@@ -527,6 +536,7 @@ def test_calls_whose_job_is_cancelled_under_them_are_one_job(
     assert texts(rota_app.enqueued()) == ["b" if way.keep == "first" else "c"]
 
 
+@pytest.mark.by_default("Debounce-first", "Throttle-last")
 @every_way
 async def test_a_caller_at_a_stricter_isolation_never_adds_a_twin(
     rota_app: TestRota, rota_database: str, way: Any
@@ -560,6 +570,7 @@ def test_inline_every_call_runs_at_once(way: Any) -> None:
     assert [(job.state, job.result) for job in jobs] == [("succeeded", "a"), ("succeeded", "b")]
 
 
+@pytest.mark.by_default("Debounce-last", "Throttle-first")
 @every_way
 async def test_given_for_one_job_it_counts_for_that_one(rota_app: TestRota, way: Any) -> None:
     @rota_app.task(unique="all")

@@ -45,6 +45,7 @@ KEYS = st.sampled_from("xy")
 PICKS = st.integers(0, 99)
 
 
+@pytest.mark.by_default("0-debounce, last", "0-throttle, first")
 @dataclass
 class Row:
     """A job as it should be."""

@@ -31,6 +31,8 @@ from rota.jobs.job import Job
 from rota.postgres.notify import wake_channel
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
@@ -215,6 +217,7 @@ async def test_of_two_resolutions_at_once_one_is_refused(
     assert len(audit(db)) == 1
 
 
+@pytest.mark.by_default("succeeded")
 @pytest.mark.parametrize("state", ["succeeded", "cancelled"])
 async def test_the_call_of_a_settled_job_is_made_again(
     rota_app: TestRota, db: psycopg.Connection[Any], state: str
@@ -253,6 +256,7 @@ async def test_a_settled_job_retried_at_once_is_repeated_once(rota_app: TestRota
     assert {future.result() for future in futures} == {live.id}
 
 
+@pytest.mark.by_default("succeeded", "cancelled by its worker")
 @pytest.mark.parametrize("state", ["succeeded", "cancelled at once", "cancelled by its worker", "discarded when dead"])
 async def test_a_settled_job_takes_its_unique_key_back_unless_a_live_one_has_it(
     rota_app: TestRota, db: psycopg.Connection[Any], state: str
@@ -301,6 +305,7 @@ def test_a_retry_of_a_settled_job_and_an_enqueue_of_its_key_at_once_leave_one_jo
     assert live.origin == (job.id if first == "retry" else None)
 
 
+@pytest.mark.by_default("dead-async", "history-sync")
 @pytest.mark.parametrize("colour", ["sync", "async"])
 @pytest.mark.parametrize("place", ["history", "dead"])
 def test_retries_at_once_through_a_pool_at_a_stricter_isolation_make_one_job(
@@ -356,6 +361,7 @@ async def test_a_unique_key_that_a_live_job_has_keeps_the_letter(
     assert kept.fetchall() == [(again.id, True, None)]
 
 
+@pytest.mark.by_default("enqueue-one", "retry-many")
 @pytest.mark.parametrize("how", ["one", "many"])
 @pytest.mark.parametrize("first", ["retry", "enqueue"])
 def test_a_retry_and_an_enqueue_of_one_key_at_once_leave_one_job(

@@ -42,6 +42,8 @@ from rota.jobs.worker import WorkerSettings
 from rota.postgres.query import scalar, statement
 from rota.testing import TestRota, fact, until
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 async def test_a_snoozed_job_comes_back_later_at_no_cost(rota_app: TestRota) -> None:
     runs: list[int] = []

@@ -15,6 +15,8 @@ from rota import JobNotFound, Retry, current_job
 from rota.leases.members import join_member, leave_member
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:

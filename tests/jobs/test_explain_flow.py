@@ -14,6 +14,8 @@ from tests.jobs.test_explain import _rows_read, add, join, why
 from rota.jobs.explain_flow import look_at_flow
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 Db = psycopg.Connection[Any]
 
 

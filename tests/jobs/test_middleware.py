@@ -19,6 +19,8 @@ from rota import ConfigurationError, InvalidArguments, Limit, NewJob, Retry, Rot
 from rota.facts import JobSnoozed, WorkerStarted
 from rota.testing import TestRota, fact
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 CallNext = Callable[[], Awaitable[Any]]
 request: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="none")
 

@@ -41,6 +41,8 @@ from rota.postgres.query import Query
 from rota.service.points import set_hook
 from rota.testing import TestRota, WorkerProcess, until
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 TASKS = '''
 import asyncio, atexit, ctypes, os, resource, signal, subprocess, sys, time
 from datetime import date, timedelta

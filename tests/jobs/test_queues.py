@@ -21,6 +21,8 @@ from rota.jobs.worker import Worker, WorkerSettings
 from rota.postgres.notify import wake_channel
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 Db = psycopg.Connection[Any]
 
 RUNNING = {"state": "running", "member": UUID(int=1), "token": 1, "attempt": 1, "claimed_at": "2024-01-01 UTC"}
@@ -243,6 +245,7 @@ async def test_workers_hear_of_each_change(rota_app: TestRota, db: Db) -> None:
 PAST = datetime(2001, 1, 1, tzinfo=UTC)
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     ("verb", "arguments", "options", "why"),
     [

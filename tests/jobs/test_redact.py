@@ -25,6 +25,8 @@ from rota.integrations.logging import log_facts
 from rota.jobs.redact import texts_in
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 SECRET = "open sesame, said the fortieth thief to the rock, and waited a long while for an answer from within"
 
 

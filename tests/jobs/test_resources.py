@@ -24,6 +24,8 @@ from rota.service.loop import leave_stuck
 from rota.testing import TestRota, WorkerProcess, fact, until, until_sync
 from rota.testing.app import pointed_at
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 @dataclass
 class Pool:
@@ -85,6 +87,7 @@ async def test_it_is_opened_once_per_worker_before_its_first_job_and_closed_afte
     assert [job.args for job in await rota_app.jobs.list(task=get)] == [{"n": 1}, {"n": 0}]
 
 
+@pytest.mark.by_default("coroutine", "generator", "async manager", "made")
 @pytest.mark.parametrize(
     "kind", ["plain", "coroutine", "generator", "async generator", "manager", "async manager", "made"]
 )
@@ -635,6 +638,7 @@ async def test_a_value_that_overrides_is_used_instead_and_nothing_is_opened_for_
         await name()
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
@@ -650,6 +654,7 @@ def test_only_what_is_asked_for_by_type_can_be_overridden(rota_app: TestRota, ki
         pass
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     "kind", [Pool, Annotated[Pool, "replica"], list[Pool], NewType("Ours", Pool), Pool | None, Callable[[], Pool]]
 )

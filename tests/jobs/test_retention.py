@@ -483,7 +483,7 @@ def test_an_upkeep_that_meets_a_reader_of_the_history_leaves_it_to_the_next_time
     other.rollback()
     after = keep(db)
 
-    assert took < 2
+    assert took < 20  # and not until the reader is done
     assert [reason.partition(":")[0] for reason in hindered.hindered] == [
         "adding partitions to rota.history_standard",
         "dropping partitions of rota.history_standard",

@@ -18,6 +18,8 @@ from rota import ClaimLost, InvalidArguments, JobCancelled, PayloadTooLarge, Ret
 from rota.facts import Drained, JobClaimLost, JobFailed, JobRaisedAfterSuccess, JobSucceeded
 from rota.testing import TcpProxy, TestRota, until
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 @pytest.fixture
 def ledger(rota_database: str) -> Iterator[psycopg.Connection[Any]]:
@@ -78,6 +80,7 @@ def test_sync_bodies_report_in_their_own_colour(rota_app: TestRota) -> None:
     assert seen == [1.0]
 
 
+@pytest.mark.by_default("1.1", "nan", "half")
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), "half", None])
 async def test_progress_that_says_nothing_is_refused(rota_app: TestRota, fraction: Any) -> None:
     refused: list[Exception] = []
@@ -132,6 +135,7 @@ async def test_a_checkpoint_that_cannot_be_stored_is_refused(rota_app: TestRota,
     assert [type(problem) for problem in refused] == [error]
 
 
+@pytest.mark.by_default("sync")
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_a_checkpoint_while_the_worker_stops_hands_the_job_back_free_of_charge(
     rota_app: TestRota, kind: str
@@ -468,6 +472,7 @@ async def test_a_session_of_the_users_commits_with_the_success(
     assert (await job.refresh()).state == "succeeded"
 
 
+@pytest.mark.by_default("async")
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_a_commit_whose_reply_was_lost_is_found_and_not_repeated(
     rota_app: TestRota, ledger: psycopg.Connection[Any], rota_database: str, kind: str

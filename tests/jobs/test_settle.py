@@ -318,6 +318,7 @@ def test_a_settle_of_two_attempts_of_one_job_tells_them_apart(db: psycopg.Connec
     assert ask(db, find_settled([stale, good])) == {(good.id, good.token): "succeeded"}
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize("due_at", ["infinity", "-infinity", "10000-01-01 UTC"])
 def test_a_time_that_no_worker_could_read_is_refused(db: psycopg.Connection[Any], due_at: str) -> None:
     with pytest.raises(psycopg.errors.CheckViolation):

@@ -7,6 +7,8 @@ import pytest
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.suspects import Gate
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 def suspect(token: int, losses: int) -> ClaimedJob:
     return ClaimedJob(1, "q", "t", 0, losses + 1, losses, 0.0, "{}", token)

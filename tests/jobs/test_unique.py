@@ -170,6 +170,7 @@ async def test_never_again_is_longer_than_the_history(rota_app: TestRota, db: ps
     assert (again.created_at, again.args, again.tags) == (first.created_at, None, ())
 
 
+@pytest.mark.by_default("a partition", "the net of all classes")
 @pytest.mark.parametrize("place", PLACES)
 async def test_whether_a_job_was_cancelled_is_known_longer_than_the_history(
     rota_app: TestRota, db: psycopg.Connection[Any], place: str
@@ -310,6 +311,7 @@ async def test_a_conflict_can_be_an_error_that_names_the_job(rota_app: TestRota)
     assert raised.value.job.id == first.id
 
 
+@pytest.mark.by_default("queued", "dead")
 @pytest.mark.parametrize("state", ["queued", "succeeded", "dead", "cancelled"])
 async def test_the_job_that_is_there_is_told_as_it_is_stored(rota_app: TestRota, state: str) -> None:
     @rota_app.task(unique=Unique(by="n", states=EVERYTHING), retry=None, queue="slow", redact=["secret"], version=2)

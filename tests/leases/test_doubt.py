@@ -69,7 +69,10 @@ def starved(monkeypatch: pytest.MonkeyPatch) -> Starved:
 
 
 def cut_control_session(db: Db) -> None:
-    db.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'rota:control%'")
+    db.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity "
+        "where datname = current_database() and application_name like 'rota:control%'"
+    )
 
 
 async def test_a_term_is_valid_although_the_control_thread_gets_no_turn(rota_database: str, starved: Starved) -> None:

@@ -24,6 +24,11 @@ from rota.testing import until
 
 Db = psycopg.Connection[Any]
 
+# of this test: others share the server
+SESSIONS_OF_LOCKS = """
+    select from pg_stat_activity where datname = current_database() and application_name like 'rota:lock/%'
+"""
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[Db]:
@@ -48,7 +53,9 @@ async def other(rota_database: str) -> AsyncIterator[Rota]:
 def waiting_for(db: Db, name: str) -> bool:
     return bool(
         db.execute(
-            "select from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'", [name]
+            "select from pg_stat_activity "
+            "where datname = current_database() and application_name = %s and wait_event_type = 'Lock'",
+            [name],
         ).fetchall()
     )
 
@@ -147,7 +154,7 @@ async def test_whoever_waits_when_its_session_is_ended_is_told_that_the_database
         await until(lambda: waiting_for(db, "rota:lock/refill"), what="the other waits")
         db.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity "
-            "where application_name = 'rota:lock/refill' and wait_event_type = 'Lock'"
+            "where datname = current_database() and application_name = 'rota:lock/refill' and wait_event_type = 'Lock'"
         )
         with pytest.raises(DatabaseUnavailable):
             await entering
@@ -267,8 +274,7 @@ async def test_who_holds_a_lock_can_be_found_by_its_name_and_by_its_key(app: Rot
     assert lock.key == lock_key("rota", "lock", name)
     assert db.execute(find, [lock.key]).fetchall() == []
     assert lock.application_name.startswith(f"rota:lock/{name[:2]}")
-    shown = db.execute("select from pg_stat_activity where application_name like 'rota:lock/%'").fetchall()
-    assert shown == []
+    assert db.execute(SESSIONS_OF_LOCKS).fetchall() == []
 
 
 @pytest.mark.parametrize(("one", "another"), COLLIDING)
@@ -313,5 +319,4 @@ async def test_behind_a_transaction_pooler_it_excludes_as_well_and_leaves_nothin
             async with other.lock("refill", wait=False) as connection:
                 shown = await (await connection.execute("show lock_timeout")).fetchall()
         assert (entries(db), shown) == (["good"] * 3, [("0",)])
-        left = "select from pg_stat_activity where application_name like 'rota:lock/%'"
-        assert db.execute(left).fetchall() == []
+        assert db.execute(SESSIONS_OF_LOCKS).fetchall() == []

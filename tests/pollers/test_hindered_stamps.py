@@ -71,6 +71,7 @@ async def stop(app: TestRota, working: asyncio.Task[None]) -> None:
     await asyncio.wait_for(working, 30)
 
 
+@pytest.mark.by_default("serialization_failure")
 @pytest.mark.parametrize("state", ["serialization_failure", "deadlock_detected"])
 async def test_a_row_whose_trigger_rolls_back_is_told_then_failed_and_holds_up_no_other(
     rota_app: TestRota, db: Db, told: Told, state: str, monkeypatch: pytest.MonkeyPatch

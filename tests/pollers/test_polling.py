@@ -87,6 +87,7 @@ async def test_after_many_deletes_forgetting_goes_on_until_all_is_forgotten(
     await stop(rota_app, working)
 
 
+@pytest.mark.by_default("None-polled0", "pollers1-polled1")
 @pytest.mark.parametrize(
     ("pollers", "polled"),
     [(None, ["fetch", "thumb"]), (["thumb"], ["thumb"]), (["thumb", "thumb"], ["thumb"]), ([], [])],
@@ -507,6 +508,7 @@ async def test_a_worker_gives_back_what_it_holds_and_knows_nothing_of(
 # limits, and tables that go
 
 
+@pytest.mark.by_default("2")
 @pytest.mark.parametrize("limit", [1, 2])
 async def test_a_limit_is_kept_by_two_workers_together_also_for_suspects(
     rota_app: TestRota, rota_database: str, db: Db, limit: int

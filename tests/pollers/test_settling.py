@@ -133,6 +133,7 @@ async def test_all_that_was_taken_under_a_token_is_released_and_nothing_else(rot
     assert (first.member == second.member, taken(db)) == (True, [3])
 
 
+@pytest.mark.by_default("12345678901234567890.123456789", "1.10")
 @pytest.mark.parametrize("value", ["12345678901234567890.123456789", "1.10", "0.1", "1e30", "-7"])
 async def test_a_row_whose_key_is_a_long_number_is_the_same_row_when_it_is_settled(
     rota_app: TestRota, db: Db, value: str
@@ -359,6 +360,7 @@ def fetch_on(app: Rota, polled: list[int]) -> Poller[..., Any]:
     return fetch
 
 
+@pytest.mark.by_default("finish_rows-work", "fail_rows-run_once")
 @pytest.mark.direct("a pooler answers by itself")
 @pytest.mark.parametrize("hand", ["run_once", "work"])
 @pytest.mark.parametrize("lost", ["finish_rows", "fail_rows"])

@@ -176,6 +176,7 @@ async def test_on_an_async_connection_our_rows_are_rolled_back_with_the_users(op
         assert tasks(rota_database) == []
 
 
+@pytest.mark.writes_nothing
 def test_a_sync_connection_gives_plain_tuples(user: User) -> None:
     on = foreign(user.native)
 
@@ -189,6 +190,7 @@ def test_a_sync_connection_gives_plain_tuples(user: User) -> None:
         on.run_sync(ROWLESS.query({"queue": "x"}, read=nothing), "rota")
 
 
+@pytest.mark.writes_nothing
 async def test_an_async_connection_gives_plain_tuples(opening: Any, rota_database: str) -> None:
     async with opening(rota_database) as user, user.transaction():
         on = foreign(user.native)
@@ -201,6 +203,7 @@ async def test_an_async_connection_gives_plain_tuples(opening: Any, rota_databas
         await on.run(ROWLESS.query({"queue": "x"}, read=nothing), "rota")
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize("schema", ['odd "schema" 100% :a ::b $1 %(c)s'])
 async def test_any_name_of_a_schema_reaches_any_driver_as_it_is(opening: Any, schema: str, rota_database: str) -> None:
     name = statement("name", "select {schema} from (values (1)) as {schema}({schema}) where 1 = %(one)s::int")
@@ -223,6 +226,7 @@ def test_the_session_of_a_sync_connection_is_left_as_it_was(user: User, rota_dat
         assert on.run_sync(settled.query(read=scalar), "rota") == before
 
 
+@pytest.mark.writes_nothing
 def test_a_sync_connection_in_an_aborted_transaction_raises_its_drivers_error(user: User) -> None:
     on = foreign(user.native)
     broken = (psycopg.errors.InFailedSqlTransaction, InternalError, TransactionManagementError, django.db.InternalError)
@@ -235,6 +239,7 @@ def test_a_sync_connection_in_an_aborted_transaction_raises_its_drivers_error(us
         raise Oops
 
 
+@pytest.mark.writes_nothing
 async def test_an_async_connection_in_an_aborted_transaction_raises_its_drivers_error(
     opening: Any, rota_database: str
 ) -> None:
@@ -665,6 +670,7 @@ async def test_in_a_pipeline_of_the_users_an_error_is_the_drivers_own(rota_datab
                 await foreign(user.native).run(insert("one"), "nowhere")
 
 
+@pytest.mark.writes_nothing
 async def test_sync_calls_on_an_async_connection_are_refused_in_words(opening: Any, rota_database: str) -> None:
     async with opening(rota_database) as user:
         on = foreign(user.native)

@@ -48,6 +48,7 @@ RULES: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.by_default("words0", "words3", "words5", "words7")
 @pytest.mark.parametrize(
     "words",
     [

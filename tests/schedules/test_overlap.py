@@ -32,6 +32,7 @@ def succeed(db: Db, parent: str, *jobs: int) -> None:
         )
 
 
+@pytest.mark.by_default("allow-5-0-0")
 @pytest.mark.parametrize(
     ("overlap", "begun", "waits", "skipped"), [("skip", 1, 0, 4), ("queue", 1, 4, 0), ("allow", 5, 0, 0)]
 )
@@ -57,6 +58,7 @@ async def test_events_that_come_while_a_run_is_under_way_are_left_out_wait_or_ru
     assert row(db, "listens", "runs, skipped") == (6 - skipped, skipped)
 
 
+@pytest.mark.by_default("queue-1-4-0", "skip-1-0-4")
 @pytest.mark.parametrize(
     ("overlap", "begun", "waits", "skipped"), [("skip", 1, 0, 4), ("queue", 1, 4, 0), ("allow", 5, 0, 0)]
 )

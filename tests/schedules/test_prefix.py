@@ -77,6 +77,7 @@ def test_names_of_schedules_are_sorted_alike_wherever_they_stand(db: Db) -> None
     assert len(found) == 10
 
 
+@pytest.mark.by_default("force_generic_plan")
 @pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
 def test_what_has_a_prefix_is_found_without_reading_the_rest(db: Db, plan: str) -> None:
     db.execute(

@@ -66,6 +66,7 @@ async def at_work(app: TestRota) -> AsyncIterator[None]:
         await working
 
 
+@pytest.mark.by_default("succeeded", "dead")
 @pytest.mark.usefixtures("only_told")
 @pytest.mark.parametrize("outcome", ["succeeded", "dead", "cancelled"])
 async def test_a_run_that_waits_begins_when_the_one_before_it_has_ended(

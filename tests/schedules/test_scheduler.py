@@ -166,6 +166,7 @@ async def test_after_three_hours_without_a_scheduler_each_policy_gives_its_own_n
     assert runs(db, "tick")[-1:] == ([first + 180 * MINUTE] if fired else [])
 
 
+@pytest.mark.by_default("all-30m-slots0-0-in flight", "once-30m-slots1-2-in flight", "skip-1s-slots5-2-in flight")
 @pytest.mark.parametrize("in_flight", [pytest.param(False, marks=pytest.mark.long), True], ids=["idle", "in flight"])
 @pytest.mark.parametrize(
     ("misfire", "late", "slots", "missed"),
@@ -236,6 +237,7 @@ async def test_a_pause_begins_when_the_run_has_ended(rota_app: TestRota, noop: A
     assert await rota_app.drain() == 1
 
 
+@pytest.mark.by_default("1 month-Pacific/Apia", "24h-Pacific/Apia", "25h 1ms-Pacific/Apia")
 @pytest.mark.parametrize(
     "session_zone",
     [
@@ -302,6 +304,7 @@ async def test_a_child_of_several_runs_when_each_of_them_has_succeeded(rota_app:
     assert [len(runs(db, name)) for name in ("fast", "slow", "each", "sum")] == [4, 2, 4, 2]
 
 
+@pytest.mark.by_default("dead")
 @pytest.mark.parametrize("outcome", ["dead", "cancelled"])
 async def test_a_child_does_not_follow_a_run_that_failed(rota_app: TestRota, db: Db, outcome: str) -> None:
     ran = 0

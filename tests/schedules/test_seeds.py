@@ -150,6 +150,7 @@ async def test_wg15_a_once_schedule_in_the_past_runs_as_its_policy_says(rota_app
     assert runs(db, "never") == []
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -221,6 +221,7 @@ def test_a_schedule_that_comes_back_does_not_repeat_its_slots(app: TestRota, db:
     assert give_out(app) == 0
 
 
+@pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     "call",
     [

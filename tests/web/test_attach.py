@@ -70,6 +70,7 @@ def any_other(app: Rota) -> Attached:
     return Attached(inner, app, worker=WorkerOptions(), budgets=read_budgets(None, None))
 
 
+@pytest.mark.by_default("fastapi_after", "any_other")
 @pytest.mark.one_server
 @pytest.mark.parametrize("make", [fastapi_before, fastapi_after, starlette, any_other])
 async def test_one_call_gives_an_application_a_worker_and_probes_and_leaves_it_its_own_lifespan_and_routes(
