@@ -206,17 +206,20 @@ class BoundTask(Generic[P, R_co]):
     def _called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, whole: bool) -> NewJob:
         signature = self.task.signature
         written, lacks = (signature.encode(args, kwargs), None) if whole else signature.encode_open(args, kwargs)
-        new = self.template.but(args=written, lacks=lacks)
+        limit = self.task.options.limit
+        if lacks is None and self.unique is None and limit is None:
+            return self.template.calling(written)
+        changes: dict[str, Any] = {"args": written, "lacks": lacks}
         if lacks is not None:
             self._refuse_late_key(lacks)
         if self.unique is not None:
-            new = new.but(unique=self.unique.of(self.task.name, signature, args, kwargs))
+            changes["unique"] = self.unique.of(self.task.name, signature, args, kwargs)
         if isinstance(self.unique, Debounce):
-            new = new.but(delay=seconds(self.unique.period))
-        if (limit := self.task.options.limit) is not None:
-            key = limit.key_of(new, signature, args, kwargs)
-            new = new.but(key=key, line=limit.line_of(new.task, key))
-        return new
+            changes["delay"] = seconds(self.unique.period)
+        if limit is not None:
+            key = changes["key"] = limit.key_of(self.template, signature, args, kwargs)
+            changes["line"] = limit.line_of(self.task.name, key)
+        return self.template.but(**changes)
 
     def _refuse_late_key(self, lacks: str) -> None:
         """A key is known when the job is put, and so are the arguments it is made of."""

@@ -12,8 +12,17 @@ from uuid import uuid4
 from rota.errors import ConfigurationError, DatabaseUnavailable
 from rota.jobs.chains import Plan, Put, put_plan
 from rota.jobs.codec import Codec
-from rota.jobs.enqueue import enqueue, enqueue_all, fit_together, is_plain, put_jobs, refuse_twins
-from rota.jobs.job import Job, NewJob, Owner
+from rota.jobs.enqueue import (
+    are_plain,
+    enqueue,
+    enqueue_all,
+    enqueue_many,
+    fit_together,
+    is_plain,
+    put_jobs,
+    refuse_twins,
+)
+from rota.jobs.job import Job, NewJob, Owner, kinds
 from rota.jobs.tracing import Tracing
 from rota.postgres.foreign import foreign
 from rota.postgres.notify import Throttle
@@ -124,6 +133,10 @@ class Intake:
         if on is not None:
             steps = enqueue_all(jobs, self._schema, self._jobs, call=None, codec=self._codec, own=False, trace=trace)
             return await foreign(on).run_steps(steps, self._schema)
+        if are_plain(jobs) and fit_together(jobs):
+            return await self._database.run(
+                enqueue_many(jobs, self._schema, self._jobs, codec=self._codec, trace=trace)
+            )
         call = uuid4()
         for pause in _pauses(jobs):
             try:
@@ -143,6 +156,10 @@ class Intake:
         if on is not None:
             steps = enqueue_all(jobs, self._schema, self._jobs, call=None, codec=self._codec, own=False, trace=trace)
             return foreign(on).run_steps_sync(steps, self._schema)
+        if are_plain(jobs) and fit_together(jobs):
+            return self._database.run_sync(
+                enqueue_many(jobs, self._schema, self._jobs, codec=self._codec, trace=trace)
+            )
         call = uuid4()
         for pause in _pauses(jobs):
             try:
@@ -162,7 +179,8 @@ def check_new(new: Iterable[NewJob]) -> list[NewJob]:
             raise ConfigurationError(
                 f"enqueue_many takes what task.bind(...) returns; item {place} is {job!r}. Write [task.bind(7), task.bind(8)]."
             )
-        refuse_open(job)
+    for kind in kinds(jobs):
+        refuse_open(kind)
     refuse_twins(jobs)
     return jobs
 
@@ -175,4 +193,4 @@ def refuse_open(new: NewJob) -> None:
 
 def _pauses(jobs: Sequence[NewJob]) -> Sequence[float | None]:
     """How often, and after which pauses, to repeat a call whose reply was lost: never, unless that can do no harm."""
-    return (0.05, 0.5, None) if all(job.unique is not None for job in jobs) else (None,)
+    return (0.05, 0.5, None) if all(kind.unique is not None for kind in kinds(jobs)) else (None,)
