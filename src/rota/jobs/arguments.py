@@ -23,7 +23,7 @@ from rota.jobs.annotations import (
     result_converter,
 )
 from rota.jobs.conversion.plain import ANYTHING, Encode, Mismatch, Room, TooLarge, brief, dumps, shown
-from rota.jobs.conversion.shorthand import Shorthand
+from rota.jobs.conversion.shorthand import shorthand
 
 NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
@@ -75,15 +75,14 @@ class Signature:
             each.name for each in parameters if each.default is Parameter.empty and each.kind not in VARIADIC
         }
         self._by_keyword_alone = not self._variadic and len(self._by_keyword) == len(parameters)
-        self._shorthand = Shorthand(parameters, converters, limit).written
+        #: the same as `encode` for calls that are whole and short; None for others
+        self.short = shorthand(parameters, converters, limit)
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, whole: bool = True) -> str:
         """The call as the JSON text of one object. Raises InvalidArguments or PayloadTooLarge; never anything else.
 
         What is not `whole` may lack arguments that someone gives later.
         """
-        if (short := self._shorthand(args, kwargs)) is not None:
-            return short
         payload = self._payload(args, kwargs)
         if whole and not self._required <= payload.keys():
             raise self.missing(self.lacking(payload))
@@ -91,8 +90,6 @@ class Signature:
 
     def encode_open(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str | None]:
         """The same for a call that may lack one argument, which someone gives later; and the name of that one."""
-        if (short := self._shorthand(args, kwargs)) is not None:
-            return short, None
         payload = self._payload(args, kwargs)
         lacking = () if self._required <= payload.keys() else self.lacking(payload)
         if len(lacking) > 1:

@@ -13,7 +13,7 @@ from uuid import UUID
 from rota.errors import JobExists
 from rota.jobs.codec import Codec, encoded, readable
 from rota.jobs.conversion.plain import dumps, read_json
-from rota.jobs.job import Job, NewJob, NewUnique, Owner, kind_of_each, kinds, maker
+from rota.jobs.job import Job, NewJob, NewUnique, Owner, enqueued, kind_of_each, kinds
 from rota.jobs.redact import masked, shown_args
 from rota.postgres.arrays import numbers
 from rota.postgres.notify import wake_channel
@@ -139,11 +139,13 @@ def enqueue_many(
     def read(rows: Sequence[Row]) -> list[Job[Any]]:
         ids, created_at, due_at = rows[0]
         ids.sort()
-        makers = [_maker(each, created_at, due, app, trace) for each, due in zip(numbered, due_at, strict=True)]
-        if len(makers) == 1:
-            make = makers[0]
-            return [make(id, text) for id, text in zip(ids, args, strict=True)]
-        return [makers[number - 1](id, text) for number, id, text in zip(which, ids, args, strict=True)]
+        if len(numbered) == 1 and not numbered[0].redact:
+            like = _job(numbered[0].but(args="{}"), (0, created_at, due_at[0]), app, trace)
+            return enqueued(like, ids, args)
+        return [
+            _job(each, (id, created_at, due_at[number - 1]), app, trace)
+            for each, id, number in zip(new, ids, which, strict=True)
+        ]
 
     params = {
         "args": _BETWEEN.join(args if codec is None else [_stored(each, codec) for each in new]),
@@ -168,26 +170,14 @@ def enqueue_many(
 
 def _numbered(new: Sequence[NewJob]) -> tuple[list[int], list[NewJob]]:
     """The number, from one, of what each has in common with others; and of each of those one job, in order."""
+    some = kinds(new)
+    if len(some) == 1:
+        return [1] * len(new), some
     numbers_of: dict[tuple[Any, ...], int] = {}
-    known: dict[int, int] = {}
-    which, numbered = [], []
-    for kind in kind_of_each(new):
-        number = known.get(id(kind))
-        if number is None:
-            number = known[id(kind)] = numbers_of.setdefault(_alike(kind), len(numbers_of) + 1)
-            if number > len(numbered):
-                numbered.append(kind)
-        which.append(number)
-    return which, numbered
-
-
-def _maker(
-    new: NewJob, created_at: datetime, due_at: datetime, app: Owner, trace: str | None
-) -> Callable[[int, str], Job[Any]]:
-    """Makes jobs like this one of an id and arguments."""
-    if new.redact:  # what is hidden is not kept, not even as text that nobody has read yet
-        return lambda id, args: _job(new.but(args=args), (id, created_at, due_at), app, trace)
-    return maker(_job(new.but(args="null"), (0, created_at, due_at), app, trace))
+    number_by_kind = {id(kind): numbers_of.setdefault(_alike(kind), len(numbers_of) + 1) for kind in some}
+    which = [number_by_kind[id(kind)] for kind in kind_of_each(new)]
+    # the last of each kind speaks for it
+    return which, [each for _, each in sorted(dict(zip(which, new, strict=True)).items())]
 
 
 # For jobs that must look at others before they are put, and for connections that are not ours: everything is one text.

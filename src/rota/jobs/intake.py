@@ -157,9 +157,7 @@ class Intake:
             steps = enqueue_all(jobs, self._schema, self._jobs, call=None, codec=self._codec, own=False, trace=trace)
             return foreign(on).run_steps_sync(steps, self._schema)
         if are_plain(jobs) and fit_together(jobs):
-            return self._database.run_sync(
-                enqueue_many(jobs, self._schema, self._jobs, codec=self._codec, trace=trace)
-            )
+            return self._database.run_sync(enqueue_many(jobs, self._schema, self._jobs, codec=self._codec, trace=trace))
         call = uuid4()
         for pause in _pauses(jobs):
             try:

@@ -12,28 +12,36 @@ from typing import Any
 
 from rota.jobs.conversion.plain import ANYTHING, BOOLEAN, INTEGER, STRING, Converter, dumps
 
-__all__ = ["Shorthand"]
+__all__ = ["shorthand"]
 
-Write = Callable[[Any], str | None]
 LARGE = 2**63
-LONG = 1_000  # characters: to look at each of more of them takes longer than the long way
+LONG = 1_000  # characters of a text: what takes more is for the long way, which counts its bytes
+LARGEST = 10 * LONG  # bytes of one parameter, its name included
 
 
-def _int(value: int) -> str | None:
-    return str(value) if -LARGE < value < LARGE else None
+class _Long(Exception):
+    """To be written the long way."""
+
+
+def _int(value: int) -> str:
+    if -LARGE < value < LARGE:
+        return str(value)
+    raise _Long
 
 
 def _bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _str(value: str) -> str | None:
-    # neither NUL nor a lone surrogate is printable
-    return encode_basestring(value) if len(value) <= LONG and value.isprintable() else None
+def _str(value: str) -> str:
+    if len(value) <= LONG and value.isprintable():  # neither NUL nor a lone surrogate is
+        return encode_basestring(value)
+    raise _Long
 
 
 # by the very class of a value: one derived from it may be written otherwise
-_WRITERS: dict[Converter, dict[type, Write]] = {
+Writers = dict[type, Callable[[Any], str]]
+_WRITERS: dict[Converter, Writers] = {
     INTEGER: {int: _int},
     BOOLEAN: {bool: _bool},
     STRING: {str: _str},
@@ -41,48 +49,45 @@ _WRITERS: dict[Converter, dict[type, Write]] = {
 }
 
 
-class Shorthand:
-    """For the calls of one signature. `limit` is what one may take, in bytes."""
+def shorthand(
+    parameters: Sequence[Parameter], converters: Mapping[str, Converter], limit: int
+) -> Callable[[tuple[Any, ...], Mapping[str, Any]], str | None]:
+    """A function of the arguments of a call: the JSON text of one object, if the call is whole and short, else None.
 
-    def __init__(self, parameters: Sequence[Parameter], converters: Mapping[str, Converter], limit: int) -> None:
-        self._limit = limit // 4  # bytes, if no character takes more of them
-        self._required = sum(each.default is Parameter.empty for each in parameters)
-        #: the name as it stands before the value, how to write it, and whether it must be there
-        self._by_place: list[tuple[str, dict[type, Write], bool]] = []
-        self._by_name: dict[str, tuple[int, str, dict[type, Write], bool]] = {}
-        for place, each in enumerate(parameters):
-            if each.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
-                self._limit = -1  # its values are many: nothing is short enough
-                break
-            lead = f"{dumps(each.name)}:"
-            writers, required = _WRITERS.get(converters[each.name], {}), each.default is Parameter.empty
-            if each.kind is not Parameter.KEYWORD_ONLY:
-                self._by_place.append((lead, writers, required))
-            if each.kind is not Parameter.POSITIONAL_ONLY:
-                self._by_name[each.name] = (place, lead, writers, required)
+    `limit` is what a payload may take, in bytes.
+    """
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    if not parameters or len(parameters) * LARGEST > limit or any(each.kind in variadic for each in parameters):
+        return lambda args, kwargs: None
+    required = {each.name for each in parameters if each.default is Parameter.empty}
+    entries = {each.name: (f"{dumps(each.name)}:", _WRITERS.get(converters[each.name], {})) for each in parameters}
+    by_name = {each.name: entries[each.name] for each in parameters if each.kind is not Parameter.POSITIONAL_ONLY}
+    names = [each.name for each in parameters if each.kind is not Parameter.KEYWORD_ONLY]
+    places = [entries[name] for name in names]
+    whole = len(places) if required <= set(names) else -1  # so many by position are all that is needed
 
-    def written(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-        """The call as the JSON text of one object, if it is whole and short."""
-        text, missing = "", self._required
+    def written(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         given = len(args)
-        if given > len(self._by_place):
+        if (kwargs or given != whole) and not _fits(given, kwargs):
             return None
-        for (lead, writers, required), value in zip(self._by_place, args, strict=False):
-            write = writers.get(type(value))
-            said = None if write is None else write(value)
-            if said is None:
-                return None
-            text += f",{lead}{said}" if text else lead + said
-            missing -= required
-        for name, value in kwargs.items():
-            place, lead, writers, required = self._by_name.get(name, _UNKNOWN)
-            write = writers.get(type(value)) if place >= given else None
-            said = None if write is None else write(value)
-            if said is None:
-                return None
-            text += f",{lead}{said}" if text else lead + said
-            missing -= required
-        return f"{{{text}}}" if not missing and len(text) < self._limit else None
+        try:
+            text = ""
+            if given:  # most calls have one, and a loop takes longer than that
+                lead, writers = places[0]
+                text = f"{lead}{writers[type(args[0])](args[0])}"
+            if given > 1:
+                for (lead, writers), value in zip(places[1:], args[1:], strict=False):
+                    text += f",{lead}{writers[type(value)](value)}"
+            if kwargs:
+                for name, value in kwargs.items():
+                    lead, writers = by_name[name]
+                    text += f"{',' if text else ''}{lead}{writers[type(value)](value)}"
+        except (KeyError, _Long):
+            return None
+        return f"{{{text}}}"
 
+    def _fits(given: int, kwargs: Mapping[str, Any]) -> bool:
+        by_place = names[:given]
+        return given <= len(names) and kwargs.keys().isdisjoint(by_place) and required <= {*by_place, *kwargs}
 
-_UNKNOWN: tuple[int, str, dict[type, Write], bool] = (-1, "", {}, False)
+    return written
