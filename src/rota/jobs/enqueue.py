@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
@@ -143,8 +143,8 @@ def enqueue_many(
             like = _job(numbered[0].but(args="{}"), (0, created_at, due_at[0]), app, trace)
             return enqueued(like, ids, args)
         return [
-            _job(each, (id, created_at, due_at[number - 1]), app, trace)
-            for each, id, number in zip(new, ids, which, strict=True)
+            _job(each, (known, created_at, due_at[number - 1]), app, trace)
+            for each, known, number in zip(new, ids, which, strict=True)
         ]
 
     params = {
