@@ -13,7 +13,7 @@ from uuid import UUID
 from rota.errors import JobExists
 from rota.jobs.codec import Codec, encoded, readable
 from rota.jobs.conversion.plain import dumps, read_json
-from rota.jobs.job import Job, NewJob, NewUnique, Owner, enqueued, kind_of_each, kinds
+from rota.jobs.job import Job, NewJob, NewUnique, Owner, enqueued, kind_of, kind_of_each, kinds
 from rota.jobs.redact import masked, shown_args
 from rota.postgres.arrays import numbers
 from rota.postgres.notify import wake_channel
@@ -41,21 +41,17 @@ BATCH_BYTES = 8_000_000
 ENQUEUE = statement(
     "enqueue",
     """
-    with job as (
-        insert into {schema}.jobs (
-            task, args, queue, priority, due_at, tags, version, key, retention, redact, lost_limit, trace_context
-        )
-        values (
-            %(task)s, %(args)s::jsonb, %(queue)s, %(priority)s,
-            coalesce(%(at)s, {schema}.now() + coalesce(%(delay)s * interval '1 second', interval '0')),
-            %(tags)s, %(version)s, %(key)s, %(retention)s, %(redact)s, %(lost_limit)s, %(trace)s
-        )
-        returning id, created_at, due_at
+    insert into {schema}.jobs (
+        task, args, queue, priority, due_at, tags, version, key, retention, redact, lost_limit, trace_context
     )
-    select
-        job.id, job.created_at, job.due_at,
-        case when %(channel)s::text is not null then {schema}.notify(%(channel)s::text, %(queue)s) end
-    from job
+    values (
+        %(task)s, %(args)s::jsonb, %(queue)s, %(priority)s,
+        coalesce(%(at)s, {schema}.now() + coalesce(%(delay)s * interval '1 second', interval '0')),
+        %(tags)s, %(version)s, %(key)s, %(retention)s, %(redact)s, %(lost_limit)s, %(trace)s
+    )
+    returning
+        id, created_at, due_at,
+        case when %(channel)s::text is not null then {schema}.notify(%(channel)s::text, queue) end
     """,
 )
 
@@ -67,19 +63,20 @@ def enqueue(
 
     `trace` is the context it is enqueued in, see `tracing`.
     """
+    like = kind_of(new)
     params = {
-        "task": new.task,
+        "task": like.task,
         "args": _stored(new, codec),
-        "queue": new.queue,
-        "priority": new.priority,
-        "at": new.at,
-        "delay": new.delay,
-        "tags": list(new.tags) or None,
-        "version": new.version,
-        "key": new.key,
-        "retention": new.retention,
-        "redact": list(new.redact) or None,
-        "lost_limit": new.lost_limit,
+        "queue": like.queue,
+        "priority": like.priority,
+        "at": like.at,
+        "delay": like.delay,
+        "tags": list(like.tags) or None,
+        "version": like.version,
+        "key": like.key,
+        "retention": like.retention,
+        "redact": list(like.redact) or None,
+        "lost_limit": like.lost_limit,
         "trace": trace,
         "channel": wake_channel(schema) if wake else None,
     }
@@ -273,6 +270,8 @@ def _written(new: NewJob, call: UUID | None, place: int, codec: Codec | None, tr
 
 def _stored(new: NewJob, codec: Codec | None) -> str:
     """The arguments as they are stored."""
+    if codec is None:
+        return new.args
     return encoded(codec, new.args, f"Task {new.task!r} was not enqueued", secret=bool(new.redact))
 
 
@@ -303,6 +302,7 @@ def refuse_twins(new: Sequence[NewJob]) -> None:
 
 def is_plain(new: NewJob) -> bool:
     """Whether it looks at no others: neither when it is put, nor before it runs."""
+    new = kind_of(new)
     return new.unique is None and new.line is None and new.batch is None and new.after is None
 
 
@@ -372,20 +372,21 @@ def _array(tags: tuple[str, ...]) -> str | None:
 
 
 def _job(new: NewJob, row: Any, app: Owner, trace: str | None) -> Job[Any]:
+    like = kind_of(new)
     return Job(
         id=row[0],
-        task=new.task,
-        queue=new.queue,
-        state="queued" if new.line is None and new.after is None else "blocked",
-        priority=new.priority,
+        task=like.task,
+        queue=like.queue,
+        state="queued" if like.line is None and like.after is None else "blocked",
+        priority=like.priority,
         attempt=0,
         created_at=row[1],
         due_at=row[2],
-        args=masked(read_json(new.args), new.redact),
-        tags=new.tags,
-        version=new.version,
-        key=new.key,
-        retention=new.retention,
+        args=masked(read_json(new.args), like.redact),
+        tags=like.tags,
+        version=like.version,
+        key=like.key,
+        retention=like.retention,
         trace_context=trace,
         _app=app,
     )

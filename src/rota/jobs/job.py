@@ -154,8 +154,12 @@ class NewJob(_Like):
         return made
 
 
+def kind_of(new: NewJob) -> NewJob:
+    """What it is like, if it is known of it that only the arguments differ; else itself."""
+    return new._like or new
+
+
 def kind_of_each(new: Sequence[NewJob]) -> list[NewJob]:
-    """For each what it is like, if it is known of it that only the arguments differ; else itself."""
     return [like or each for like, each in zip(map(_like, new), new, strict=True)]
 
 

@@ -129,7 +129,7 @@ async def _rows(connection: AsyncConnection[Any], schema: str, query: Query[Any]
                 await connection.close()
             raise
         try:
-            return await cursor.fetchall() if cursor.description else []
+            return await cursor.fetchall() if _has_rows(cursor) else []
         except DataError:
             if not query.values_apart:
                 raise
@@ -145,11 +145,16 @@ def _rows_sync(connection: Connection[Any], schema: str, query: Query[Any]) -> l
                 connection.close()
             raise
         try:
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if _has_rows(cursor) else []
         except DataError:
             if not query.values_apart:
                 raise
             return _apart(cursor)
+
+
+def _has_rows(cursor: AsyncCursor[Any] | Cursor[Any]) -> bool:
+    """Whether the statement returns any; the driver's own way to ask describes every column of them."""
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
 def _apart(cursor: AsyncCursor[Any] | Cursor[Any]) -> list[Row]:

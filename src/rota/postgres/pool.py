@@ -294,6 +294,8 @@ class Database:
     async def _pool(self) -> LoopPool:
         loop = asyncio.get_running_loop()
         opening = self._async.get(loop)
+        if opening is not None and opening.done() and not _failed(opening):
+            return opening.result()
         if opening is None or (opening.done() and _failed(opening)):
             self._end_of_closed_loops()
             # one opening per loop, however many callers come at once; a failed one is tried again by the next caller
