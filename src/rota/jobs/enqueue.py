@@ -131,7 +131,7 @@ def enqueue_many(
 ) -> Query[list[Job[Any]]]:
     """Add the jobs in one statement and return them in the order given."""
     which, numbered = _numbered(new)
-    args = [each.args for each in new]
+    args = list(map(_args, new))
 
     def read(rows: Sequence[Row]) -> list[Job[Any]]:
         ids, created_at, due_at = rows[0]
@@ -344,19 +344,25 @@ def enqueue_all(
 
 def in_batches(new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
     """The jobs in runs that one statement can carry well: so many rows, so many bytes."""
-    if len(new) <= BATCH_ROWS and sum([len(job.args) for job in new]) <= BATCH_BYTES:
-        if new:
-            yield new
-        return
+    for first in range(0, len(new), BATCH_ROWS):
+        rows = new if len(new) <= BATCH_ROWS else new[first : first + BATCH_ROWS]
+        if sum(map(len, map(_args, rows))) <= BATCH_BYTES:
+            yield rows
+        else:
+            yield from _by_size(rows)
+
+
+def _by_size(new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
     start = size = 0
     for place, job in enumerate(new):
-        if place > start and (place - start == BATCH_ROWS or size + len(job.args) > BATCH_BYTES):
+        if place > start and size + len(job.args) > BATCH_BYTES:
             yield new[start:place]
             start, size = place, 0
         size += len(job.args)
-    if start < len(new):
-        yield new[start:]
+    yield new[start:]
 
+
+_args = attrgetter("args")
 
 # What calls of one kind have in common: all that is stored of them here but their arguments.
 _alike = attrgetter(
