@@ -23,11 +23,11 @@ __all__ = [
     "are_plain",
     "digest",
     "enqueue",
-    "enqueue_all",
     "enqueue_many",
     "fit_together",
     "in_batches",
     "is_plain",
+    "put_all",
     "put_jobs",
     "refuse_twins",
 ]
@@ -316,29 +316,20 @@ def fit_together(new: Sequence[NewJob]) -> bool:
     return len(next(in_batches(new), ())) == len(new)
 
 
-def enqueue_all(
+def put_all(
     new: Sequence[NewJob],
-    schema: str,
     app: Owner,
     *,
     call: UUID | None,
     codec: Codec | None,
-    own: bool = True,
     trace: str | None = None,
 ) -> Steps[list[Job[Any]]]:
-    """Add the jobs in one transaction, in as many statements as it takes, and return them in the order given.
-
-    A connection that is not our `own` is sent only what every driver can send.
-    """
+    """Add the jobs in one transaction, in as many statements as it takes, and return them in the order given; see `put_jobs`."""
     added: list[Job[Any]] = []
-    plain = own and are_plain(new)
     for batch in in_batches(new):
-        if plain:
-            added += yield enqueue_many(batch, schema, app, codec=codec, trace=trace)
-        else:
-            # the first locks all keys: two calls that each lock theirs part by part could wait for each other in a circle
-            later = () if added else new[len(batch) :]
-            added += yield put_jobs(batch, app, call=call, codec=codec, before=len(added), later=later, trace=trace)
+        # the first locks all keys: two calls that each lock theirs part by part could wait for each other in a circle
+        later = () if added else new[len(batch) :]
+        added += yield put_jobs(batch, app, call=call, codec=codec, before=len(added), later=later, trace=trace)
     return added
 
 

@@ -15,10 +15,11 @@ from rota.jobs.codec import Codec
 from rota.jobs.enqueue import (
     are_plain,
     enqueue,
-    enqueue_all,
     enqueue_many,
     fit_together,
+    in_batches,
     is_plain,
+    put_all,
     put_jobs,
     refuse_twins,
 )
@@ -27,6 +28,7 @@ from rota.jobs.tracing import Tracing
 from rota.postgres.foreign import foreign
 from rota.postgres.notify import Throttle
 from rota.postgres.pool import Database
+from rota.postgres.query import Query
 
 __all__ = ["Intake", "check_new"]
 
@@ -131,16 +133,17 @@ class Intake:
         if on is not None and fit_together(jobs):
             return await foreign(on).run(put_jobs(jobs, self._jobs, codec=self._codec, trace=trace), self._schema)
         if on is not None:
-            steps = enqueue_all(jobs, self._schema, self._jobs, call=None, codec=self._codec, own=False, trace=trace)
+            steps = put_all(jobs, self._jobs, call=None, codec=self._codec, trace=trace)
             return await foreign(on).run_steps(steps, self._schema)
-        if are_plain(jobs) and fit_together(jobs):
-            return await self._database.run(
-                enqueue_many(jobs, self._schema, self._jobs, codec=self._codec, trace=trace)
-            )
+        if are_plain(jobs):
+            parts = self._in_parts(jobs, trace)
+            if fit_together(jobs):
+                return await self._database.run(next(parts))
+            return [job for part in await self._database.run_all(parts) for job in part]
         call = uuid4()
         for pause in _pauses(jobs):
             try:
-                steps = enqueue_all(jobs, self._schema, self._jobs, call=call, codec=self._codec, trace=trace)
+                steps = put_all(jobs, self._jobs, call=call, codec=self._codec, trace=trace)
                 return await self._database.run_steps(steps)
             except DatabaseUnavailable:
                 if pause is None:
@@ -154,20 +157,27 @@ class Intake:
         if on is not None and fit_together(jobs):
             return foreign(on).run_sync(put_jobs(jobs, self._jobs, codec=self._codec, trace=trace), self._schema)
         if on is not None:
-            steps = enqueue_all(jobs, self._schema, self._jobs, call=None, codec=self._codec, own=False, trace=trace)
+            steps = put_all(jobs, self._jobs, call=None, codec=self._codec, trace=trace)
             return foreign(on).run_steps_sync(steps, self._schema)
-        if are_plain(jobs) and fit_together(jobs):
-            return self._database.run_sync(enqueue_many(jobs, self._schema, self._jobs, codec=self._codec, trace=trace))
+        if are_plain(jobs):
+            parts = self._in_parts(jobs, trace)
+            if fit_together(jobs):
+                return self._database.run_sync(next(parts))
+            return [job for part in self._database.run_all_sync(parts) for job in part]
         call = uuid4()
         for pause in _pauses(jobs):
             try:
-                steps = enqueue_all(jobs, self._schema, self._jobs, call=call, codec=self._codec, trace=trace)
+                steps = put_all(jobs, self._jobs, call=call, codec=self._codec, trace=trace)
                 return self._database.run_steps_sync(steps)
             except DatabaseUnavailable:
                 if pause is None:
                     raise
             time.sleep(pause)
         raise AssertionError("the last try returns or raises")
+
+    def _in_parts(self, jobs: Sequence[NewJob], trace: str | None) -> Iterator[Query[list[Job[Any]]]]:
+        for part in in_batches(jobs):
+            yield enqueue_many(part, self._schema, self._jobs, codec=self._codec, trace=trace)
 
 
 def check_new(new: Iterable[NewJob]) -> list[NewJob]:
