@@ -16,7 +16,7 @@ from rota.errors import ConfigurationError, InvalidArguments
 from rota.jobs.arguments import Signature
 from rota.jobs.by import check_key
 from rota.jobs.checks import check_at, check_delay, check_priority, check_tags
-from rota.jobs.job import Job, NewJob
+from rota.jobs.job import Job, NewJob, call_of
 from rota.jobs.limit import Limit
 from rota.jobs.redact import texts_in
 from rota.jobs.unique import AnyUnique, Debounce, Throttle, read_unique
@@ -93,7 +93,7 @@ class Task(Generic[P, R_co]):
 
         One argument may be left out where a job before it in a chain gives that: `a.bind(1).then(b.bind(x=2))`.
         """
-        return self._next.called(args, kwargs, whole=False)
+        return self._next._called(args, kwargs, whole=False)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """Have a worker make this call. Raises InvalidArguments before anything is stored when the call does not fit."""
@@ -201,16 +201,16 @@ class BoundTask(Generic[P, R_co]):
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """See Task.bind."""
-        return self.called(args, kwargs, whole=False)
+        return self._called(args, kwargs, whole=False)
 
-    def called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, whole: bool) -> NewJob:
+    def _called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, whole: bool) -> NewJob:
         """The call as a value. One that is not `whole` may lack an argument."""
         signature, limit = self.task.signature, self.task.options.limit
         written, lacks = signature.short(args, kwargs), None
         if written is None:
             written, lacks = (signature.encode(args, kwargs), None) if whole else signature.encode_open(args, kwargs)
         if lacks is None and self.unique is None and limit is None:
-            return self.template.calling(written)
+            return call_of(self.template, written)
         changes: dict[str, Any] = {"args": written, "lacks": lacks}
         if lacks is not None:
             self._refuse_late_key(lacks)
@@ -237,10 +237,10 @@ class BoundTask(Generic[P, R_co]):
             )
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
-        return await self.task.home.enqueue(self.called(args, kwargs, whole=True), on=self.connection)
+        return await self.task.home.enqueue(self._called(args, kwargs, whole=True), on=self.connection)
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
-        return self.task.home.enqueue_sync(self.called(args, kwargs, whole=True), on=self.connection)
+        return self.task.home.enqueue_sync(self._called(args, kwargs, whole=True), on=self.connection)
 
     def using(self, **options: Unpack[JobOptions]) -> Self:
         """The same with more options; see Task.using."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from itertools import repeat
 from operator import attrgetter
@@ -77,8 +77,8 @@ class _Like:
 
 def _asks(cls: type[T]) -> type[T]:
     """Leave the defaults of its fields to its constructor: in the class they would be found before the other is asked."""
-    for each in cls.__dataclass_fields__.values():  # type: ignore[attr-defined]
-        if each.name in vars(cls) and each.name != "_like":
+    for each in fields(cls):  # type: ignore[arg-type]
+        if each.name in vars(cls):
             delattr(cls, each.name)
     return cls
 
@@ -146,12 +146,13 @@ class NewJob(_Like):
             _put(made, "args", self.args)
         return made
 
-    def calling(self, args: str) -> NewJob:
-        """The same with these arguments; it is known of it that nothing else is different."""
-        made = object.__new__(NewJob)
-        _put(made, "args", args)
-        _put(made, "_like", self._like or self)
-        return made
+
+def call_of(template: NewJob, args: str) -> NewJob:
+    """The same with these arguments; it is known of it that nothing else is different."""
+    made = object.__new__(NewJob)
+    _put(made, "args", args)
+    _put(made, "_like", template)
+    return made
 
 
 def kind_of(new: NewJob) -> NewJob:
