@@ -120,6 +120,15 @@ async def test_jobs_put_together_are_as_they_are_read(
     ]
     assert [job.id for job in jobs] == sorted(job.id for job in jobs)
     assert [await rota_app.jobs.get(job.id) for job in jobs] == jobs
+
+
+async def test_secrets_of_many_jobs_are_not_kept(rota_app: TestRota) -> None:
+    @rota_app.task(redact=["password"])
+    async def sign_in(name: str, password: str) -> None: ...
+
+    jobs = await rota_app.enqueue_many([sign_in.bind("ada", "secret"), sign_in.bind("bo", "hidden")])
+
+    assert [job.args["name"] for job in jobs] == ["ada", "bo"]
     assert not any(secret in repr(vars(job)) for job in jobs for secret in ("secret", "hidden"))
 
 
