@@ -321,3 +321,34 @@ def test_a_call_is_accepted_just_when_python_accepts_it_and_binds_the_same(
     read_args, read_kwargs = subject.decode(json.loads(subject.encode(tuple(args), kwargs)))
 
     assert everything(*read_args, **read_kwargs) == expected
+
+
+def several(i: int, t: str, /, b: bool, *, a: Any = None, n: int = 0) -> None: ...
+
+
+simple = (
+    st.integers() | st.booleans() | st.text(max_size=5) | st.none() | st.floats() | st.sampled_from([Size.SMALL, 2**63])
+)
+
+
+@settings(max_examples=500)
+@given(
+    st.lists(simple, max_size=4) | st.tuples(st.integers(), st.text(), st.booleans()),
+    st.dictionaries(st.sampled_from(["i", "b", "a", "n", "x"]), simple, max_size=3),
+)
+def test_a_short_call_is_written_as_the_long_way_writes_it_or_not_at_all(args: Any, kwargs: dict[str, Any]) -> None:
+    signature = Signature(several, "several")
+
+    short = signature.short(tuple(args), kwargs)
+
+    assert short is None or short == signature.encode(tuple(args), kwargs)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [((1, "zoë"), {"b": True}), ((-(2**63) + 1, '"\\', False), {"a": "x", "n": 2}), ((0, "", True), {"a": False})],
+)
+def test_numbers_flags_and_short_texts_are_written_the_short_way(args: Any, kwargs: dict[str, Any]) -> None:
+    signature = Signature(several, "several")
+
+    assert signature.short(args, kwargs) == signature.encode(args, kwargs)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
-from rota import Retry
+from rota import Retry, RotaError
+from rota.jobs import enqueue as enqueue_room
 from rota.testing import TestRota
 
 
@@ -78,3 +81,97 @@ def test_a_wake_up_costs_no_call_of_its_own(rota_database: str) -> None:
         rows = db.execute("explain (verbose, costs off) select rota.notify('channel', 'queue')").fetchall()
 
     assert "CASE WHEN (pg_notification_queue_usage() < '0.9'" in rows[-1][0]
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs are as many as one statement carries."""
+    monkeypatch.setattr(enqueue_room, "BATCH_ROWS", 2)
+
+
+@pytest.mark.parametrize("parts", ["one statement", "several"])
+async def test_jobs_put_together_are_as_they_are_read(
+    rota_app: TestRota, request: pytest.FixtureRequest, parts: str
+) -> None:
+    if parts == "several":
+        request.getfixturevalue("small_parts")
+
+    @rota_app.task(queue="mail", priority=3, retention="short")
+    async def send(to: str, *, urgent: bool = False) -> None: ...
+
+    @rota_app.task(redact=["password"])
+    async def sign_in(name: str, password: str) -> None: ...
+
+    alike = await rota_app.enqueue_many([send.bind(name) for name in ("ada", 'b"o\\', "zoë\n", "\U0001f600", "e")])
+    mixed = await rota_app.enqueue_many(
+        [
+            send.bind("eve", urgent=True),
+            sign_in.bind("ada", "secret"),
+            send.using(delay="1h", tags=["late", 'q"x']).bind(to="kim"),
+            sign_in.bind("bo", password="hidden"),
+            send.bind("ann"),
+        ]
+    )
+
+    jobs = [*alike, *mixed]
+    assert [job.args.get("to") or job.args["name"] for job in jobs] == [
+        *("ada", 'b"o\\', "zoë\n", "\U0001f600", "e"),
+        *("eve", "ada", "kim", "bo", "ann"),
+    ]
+    assert [job.id for job in jobs] == sorted(job.id for job in jobs)
+    assert [await rota_app.jobs.get(job.id) for job in jobs] == jobs
+
+
+async def test_secrets_of_many_jobs_are_not_kept(rota_app: TestRota) -> None:
+    @rota_app.task(redact=["password"])
+    async def sign_in(name: str, password: str) -> None: ...
+
+    jobs = await rota_app.enqueue_many([sign_in.bind("ada", "secret"), sign_in.bind("bo", "hidden")])
+
+    assert [job.args["name"] for job in jobs] == ["ada", "bo"]
+    assert not any(secret in repr(vars(job)) for job in jobs for secret in ("secret", "hidden"))
+
+
+@pytest.mark.usefixtures("small_parts")
+async def test_of_jobs_in_several_statements_all_are_added_or_none(rota_app: TestRota) -> None:
+    @rota_app.task
+    async def count(n: int) -> None: ...
+
+    refused = dataclasses.replace(count.bind(4), queue="q" * 201)
+
+    with pytest.raises(RotaError):
+        await rota_app.enqueue_many([*(count.bind(n) for n in range(4)), refused, count.bind(5)])
+    with pytest.raises(RotaError):
+        rota_app.enqueue_many_sync([*(count.bind(n) for n in range(4)), refused, count.bind(5)])
+
+    assert await rota_app.jobs.list() == []
+    assert [job.args for job in await rota_app.enqueue_many([count.bind(n) for n in range(3)])] == [
+        {"n": 0},
+        {"n": 1},
+        {"n": 2},
+    ]
+
+
+@pytest.mark.usefixtures("small_parts")
+async def test_who_gives_up_on_many_jobs_has_added_none(rota_app: TestRota, rota_database: str) -> None:
+    @rota_app.task
+    async def count(n: int) -> None: ...
+
+    async with await psycopg.AsyncConnection.connect(rota_database) as other:
+        await other.execute("lock table rota.jobs in share mode")
+        adding = asyncio.create_task(rota_app.enqueue_many([count.bind(n) for n in range(5)]))
+        async with await psycopg.AsyncConnection.connect(rota_database, autocommit=True) as admin:
+            while not (await (await admin.execute(WAITING)).fetchone()):
+                await asyncio.sleep(0.01)
+        adding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await adding
+
+    assert await rota_app.jobs.list() == []
+    assert len(await rota_app.enqueue_many([count.bind(n) for n in range(5)])) == 5
+
+
+WAITING = (
+    "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%rota:enqueue_many%' "
+    "and datname = current_database()"
+)

@@ -184,8 +184,8 @@ MUTANTS = [
     Mutant(
         "batches: open call",
         "jobs/intake.py",
-        "        refuse_open(job)\n",
-        "",
+        "        refuse_open(kind)\n",
+        "        pass\n",
         "tests/jobs/test_chains.py::test_a_bound_call_may_lack_what_the_job_before_it_gives",
     ),
     Mutant(

@@ -114,6 +114,13 @@ MUTANTS = [
         COMMANDS,
     ),
     Mutant(
+        "a secret kept as text",
+        "jobs/enqueue.py",
+        " and not numbered[0].redact",
+        "",
+        "tests/jobs/test_enqueue.py::test_secrets_of_many_jobs_are_not_kept",
+    ),
+    Mutant(
         "secrets of a job that was there",
         "jobs/enqueue.py",
         'args=shown_args(app, asked.task, stored.get("args"), stored.get("redact")),',

@@ -23,6 +23,7 @@ from rota.jobs.annotations import (
     result_converter,
 )
 from rota.jobs.conversion.plain import ANYTHING, Encode, Mismatch, Room, TooLarge, brief, dumps, shown
+from rota.jobs.conversion.shorthand import shorthand
 
 NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
@@ -74,6 +75,8 @@ class Signature:
             each.name for each in parameters if each.default is Parameter.empty and each.kind not in VARIADIC
         }
         self._by_keyword_alone = not self._variadic and len(self._by_keyword) == len(parameters)
+        #: the same as `encode` for calls that are whole and short; None for others
+        self.short = shorthand(parameters, converters, limit)
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, whole: bool = True) -> str:
         """The call as the JSON text of one object. Raises InvalidArguments or PayloadTooLarge; never anything else.

@@ -16,7 +16,7 @@ from rota.errors import ConfigurationError, InvalidArguments
 from rota.jobs.arguments import Signature
 from rota.jobs.by import check_key
 from rota.jobs.checks import check_at, check_delay, check_priority, check_tags
-from rota.jobs.job import Job, NewJob
+from rota.jobs.job import Job, NewJob, call_of
 from rota.jobs.limit import Limit
 from rota.jobs.redact import texts_in
 from rota.jobs.unique import AnyUnique, Debounce, Throttle, read_unique
@@ -93,7 +93,7 @@ class Task(Generic[P, R_co]):
 
         One argument may be left out where a job before it in a chain gives that: `a.bind(1).then(b.bind(x=2))`.
         """
-        return self._next.bind(*args, **kwargs)
+        return self._next._called(args, kwargs, whole=False)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """Have a worker make this call. Raises InvalidArguments before anything is stored when the call does not fit."""
@@ -204,19 +204,24 @@ class BoundTask(Generic[P, R_co]):
         return self._called(args, kwargs, whole=False)
 
     def _called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, whole: bool) -> NewJob:
-        signature = self.task.signature
-        written, lacks = (signature.encode(args, kwargs), None) if whole else signature.encode_open(args, kwargs)
-        new = self.template.but(args=written, lacks=lacks)
+        """The call as a value. One that is not `whole` may lack an argument."""
+        signature, limit = self.task.signature, self.task.options.limit
+        written, lacks = signature.short(args, kwargs), None
+        if written is None:
+            written, lacks = (signature.encode(args, kwargs), None) if whole else signature.encode_open(args, kwargs)
+        if lacks is None and self.unique is None and limit is None:
+            return call_of(self.template, written)
+        changes: dict[str, Any] = {"args": written, "lacks": lacks}
         if lacks is not None:
             self._refuse_late_key(lacks)
         if self.unique is not None:
-            new = new.but(unique=self.unique.of(self.task.name, signature, args, kwargs))
+            changes["unique"] = self.unique.of(self.task.name, signature, args, kwargs)
         if isinstance(self.unique, Debounce):
-            new = new.but(delay=seconds(self.unique.period))
-        if (limit := self.task.options.limit) is not None:
-            key = limit.key_of(new, signature, args, kwargs)
-            new = new.but(key=key, line=limit.line_of(new.task, key))
-        return new
+            changes["delay"] = seconds(self.unique.period)
+        if limit is not None:
+            key = changes["key"] = limit.key_of(self.template, signature, args, kwargs)
+            changes["line"] = limit.line_of(self.task.name, key)
+        return self.template.but(**changes)
 
     def _refuse_late_key(self, lacks: str) -> None:
         """A key is known when the job is put, and so are the arguments it is made of."""

@@ -12,12 +12,23 @@ from uuid import uuid4
 from rota.errors import ConfigurationError, DatabaseUnavailable
 from rota.jobs.chains import Plan, Put, put_plan
 from rota.jobs.codec import Codec
-from rota.jobs.enqueue import enqueue, enqueue_all, fit_together, is_plain, put_jobs, refuse_twins
-from rota.jobs.job import Job, NewJob, Owner
+from rota.jobs.enqueue import (
+    are_plain,
+    enqueue,
+    enqueue_many,
+    fit_together,
+    in_batches,
+    is_plain,
+    put_all,
+    put_jobs,
+    refuse_twins,
+)
+from rota.jobs.job import Job, NewJob, Owner, kinds
 from rota.jobs.tracing import Tracing
 from rota.postgres.foreign import foreign
 from rota.postgres.notify import Throttle
 from rota.postgres.pool import Database
+from rota.postgres.query import Query
 
 __all__ = ["Intake", "check_new"]
 
@@ -122,12 +133,17 @@ class Intake:
         if on is not None and fit_together(jobs):
             return await foreign(on).run(put_jobs(jobs, self._jobs, codec=self._codec, trace=trace), self._schema)
         if on is not None:
-            steps = enqueue_all(jobs, self._schema, self._jobs, call=None, codec=self._codec, own=False, trace=trace)
+            steps = put_all(jobs, self._jobs, call=None, codec=self._codec, trace=trace)
             return await foreign(on).run_steps(steps, self._schema)
+        if are_plain(jobs):
+            parts = self._in_parts(jobs, trace)
+            if fit_together(jobs):
+                return await self._database.run(next(parts))
+            return [job for part in await self._database.run_all(parts) for job in part]
         call = uuid4()
         for pause in _pauses(jobs):
             try:
-                steps = enqueue_all(jobs, self._schema, self._jobs, call=call, codec=self._codec, trace=trace)
+                steps = put_all(jobs, self._jobs, call=call, codec=self._codec, trace=trace)
                 return await self._database.run_steps(steps)
             except DatabaseUnavailable:
                 if pause is None:
@@ -141,18 +157,27 @@ class Intake:
         if on is not None and fit_together(jobs):
             return foreign(on).run_sync(put_jobs(jobs, self._jobs, codec=self._codec, trace=trace), self._schema)
         if on is not None:
-            steps = enqueue_all(jobs, self._schema, self._jobs, call=None, codec=self._codec, own=False, trace=trace)
+            steps = put_all(jobs, self._jobs, call=None, codec=self._codec, trace=trace)
             return foreign(on).run_steps_sync(steps, self._schema)
+        if are_plain(jobs):
+            parts = self._in_parts(jobs, trace)
+            if fit_together(jobs):
+                return self._database.run_sync(next(parts))
+            return [job for part in self._database.run_all_sync(parts) for job in part]
         call = uuid4()
         for pause in _pauses(jobs):
             try:
-                steps = enqueue_all(jobs, self._schema, self._jobs, call=call, codec=self._codec, trace=trace)
+                steps = put_all(jobs, self._jobs, call=call, codec=self._codec, trace=trace)
                 return self._database.run_steps_sync(steps)
             except DatabaseUnavailable:
                 if pause is None:
                     raise
             time.sleep(pause)
         raise AssertionError("the last try returns or raises")
+
+    def _in_parts(self, jobs: Sequence[NewJob], trace: str | None) -> Iterator[Query[list[Job[Any]]]]:
+        for part in in_batches(jobs):
+            yield enqueue_many(part, self._schema, self._jobs, codec=self._codec, trace=trace)
 
 
 def check_new(new: Iterable[NewJob]) -> list[NewJob]:
@@ -162,7 +187,8 @@ def check_new(new: Iterable[NewJob]) -> list[NewJob]:
             raise ConfigurationError(
                 f"enqueue_many takes what task.bind(...) returns; item {place} is {job!r}. Write [task.bind(7), task.bind(8)]."
             )
-        refuse_open(job)
+    for kind in kinds(jobs):
+        refuse_open(kind)
     refuse_twins(jobs)
     return jobs
 
@@ -175,4 +201,4 @@ def refuse_open(new: NewJob) -> None:
 
 def _pauses(jobs: Sequence[NewJob]) -> Sequence[float | None]:
     """How often, and after which pauses, to repeat a call whose reply was lost: never, unless that can do no harm."""
-    return (0.05, 0.5, None) if all(job.unique is not None for job in jobs) else (None,)
+    return (0.05, 0.5, None) if all(kind.unique is not None for kind in kinds(jobs)) else (None,)

@@ -103,7 +103,7 @@ class Middleware:
         return admitted if admitted is new else self._checked(new, admitted)
 
     def admit_all(self, new: Iterable[NewJob]) -> list[NewJob]:
-        return [self.admit(each) for each in new]
+        return [self.admit(each) for each in new] if self.at_enqueue else list(new)
 
     def _checked(self, new: NewJob, changed: NewJob) -> NewJob:
         if touched := [name for name in _FIXED if getattr(new, name) != getattr(changed, name)]:

@@ -10,8 +10,9 @@ or where ours matter.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
@@ -24,9 +25,11 @@ from psycopg.rows import tuple_row
 from rota.postgres.connection import IDLE_LIMIT, Own, is_direct, is_stale_plan
 from rota.postgres.query import Query, Row, Steps, Unreadable
 
-__all__ = ["OPENING", "ask", "ask_steps", "ask_steps_sync", "ask_sync", "run_apart"]
+__all__ = ["OPENING", "ask", "ask_all", "ask_all_sync", "ask_steps", "ask_steps_sync", "ask_sync", "run_apart"]
 
 T = TypeVar("T")
+
+SENDING = 8  # turns of the loop within which a statement of the largest batch is on its way
 
 #: How a block of ours begins where the session is not set up for it. Whoever freezes in it may not keep its locks.
 OPENING = (
@@ -55,6 +58,42 @@ async def ask_steps(connection: AsyncConnection[Any], schema: str, steps: Steps[
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             answer = query.read(await _rows(connection, schema, query))
+
+
+async def ask_all(connection: AsyncConnection[Any], schema: str, queries: Iterable[Query[T]]) -> list[T]:
+    """Run the queries in one transaction and return what they read. Each is made while the server runs the one before it."""
+    answers: list[T] = []
+    coming = iter(queries)
+    async with connection.transaction():
+        if not is_direct(connection):
+            await connection.execute(_opening(connection), prepare=False)
+        query = next(coming, None)
+        last: tuple[Query[T], list[Row]] | None = None
+        while query is not None:
+            running = asyncio.ensure_future(_rows(connection, schema, query))
+            try:
+                for _ in range(SENDING):
+                    await asyncio.sleep(0)
+                if last is not None:
+                    answers.append(last[0].read(last[1]))
+                following = next(coming, None)
+                last = (query, await running)
+                query = following
+            except BaseException:
+                # whoever gives up leaves nothing running on the connection
+                running.cancel()
+                await asyncio.wait([running])
+                raise
+    if last is not None:
+        answers.append(last[0].read(last[1]))
+    return answers
+
+
+def ask_all_sync(connection: Connection[Any], schema: str, queries: Iterable[Query[T]]) -> list[T]:
+    with connection.transaction():
+        if not is_direct(connection):
+            connection.execute(_opening(connection), prepare=False)
+        return [query.read(_rows_sync(connection, schema, query)) for query in queries]
 
 
 async def run_apart(run: Callable[[Query[Any]], Awaitable[Any]], steps: Steps[T]) -> T:
@@ -129,7 +168,7 @@ async def _rows(connection: AsyncConnection[Any], schema: str, query: Query[Any]
                 await connection.close()
             raise
         try:
-            return await cursor.fetchall() if cursor.description else []
+            return await cursor.fetchall() if _has_rows(cursor) else []
         except DataError:
             if not query.values_apart:
                 raise
@@ -145,11 +184,16 @@ def _rows_sync(connection: Connection[Any], schema: str, query: Query[Any]) -> l
                 connection.close()
             raise
         try:
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if _has_rows(cursor) else []
         except DataError:
             if not query.values_apart:
                 raise
             return _apart(cursor)
+
+
+def _has_rows(cursor: AsyncCursor[Any] | Cursor[Any]) -> bool:
+    """Whether the statement returns any; the driver's own way to ask describes every column of them."""
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
 def _apart(cursor: AsyncCursor[Any] | Cursor[Any]) -> list[Row]:

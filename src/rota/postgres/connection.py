@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import re
+import select
 import selectors
 import shlex
 import socket
@@ -281,13 +282,26 @@ def is_alive(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
         return False
     try:
         # an idle connection has nothing to say; what can be read is a goodbye, and behind it the end
-        with selectors.DefaultSelector() as selector:
-            selector.register(connection.pgconn.socket, selectors.EVENT_READ)
-            while selector.select(0):
-                connection.pgconn.consume_input()
+        while _can_be_read(connection.pgconn.socket):
+            connection.pgconn.consume_input()
     except (psycopg.Error, OSError, ValueError):
         return False
     return bool(connection.pgconn.status == psycopg.pq.ConnStatus.OK)
+
+
+if hasattr(select, "poll"):
+
+    def _can_be_read(socket: int) -> bool:
+        asking = select.poll()  # of all ways to ask the only one that opens nothing, and takes any number
+        asking.register(socket, select.POLLIN)
+        return bool(asking.poll(0))
+
+else:
+
+    def _can_be_read(socket: int) -> bool:
+        with selectors.DefaultSelector() as selector:
+            selector.register(socket, selectors.EVENT_READ)
+            return bool(selector.select(0))
 
 
 # What may go away by itself: connection (08), resources (53), operator and shutdown (57), rollback for concurrency (40),

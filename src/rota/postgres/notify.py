@@ -8,6 +8,7 @@ ourselves, and while that does not come back we poll more often.
 from __future__ import annotations
 
 import secrets
+from functools import lru_cache
 
 from rota.clock import boottime
 from rota.postgres.keys import channel
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 
+@lru_cache(maxsize=256)
 def wake_channel(schema: str) -> str:
     """Where workers listen; the payload names a queue and is never trusted for more than looking there."""
     return channel(schema, "wake")

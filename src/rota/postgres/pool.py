@@ -12,7 +12,7 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -23,7 +23,7 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout, TooManyRequests
 
 from rota.errors import DatabaseUnavailable
-from rota.postgres.ask import OPENING, ask, ask_steps, ask_steps_sync, ask_sync
+from rota.postgres.ask import OPENING, ask, ask_all, ask_all_sync, ask_steps, ask_steps_sync, ask_sync
 from rota.postgres.connection import BoundedConnection, Connector, check_fork, is_alive, translated
 from rota.postgres.dsn import Dsn
 from rota.postgres.foreign import Foreign
@@ -181,6 +181,14 @@ class Database:
         """Run the queries of one step in one transaction. With `dry_run` it is undone: only what it returns or raises is left."""
         return await self._with_connection(lambda connection: ask_steps(connection, self.schema, steps, undo=dry_run))
 
+    async def run_all(self, queries: Iterable[Query[T]]) -> list[T]:
+        """Run the queries in one transaction and return what they read. Each is made while the server runs the one before it."""
+        return await self._with_connection(lambda connection: ask_all(connection, self.schema, queries))
+
+    def run_all_sync(self, queries: Iterable[Query[T]]) -> list[T]:
+        """The same, one after the other."""
+        return self._with_connection_sync(lambda connection: ask_all_sync(connection, self.schema, queries))
+
     def run_sync(self, query: Query[T]) -> T:
         return self._with_connection_sync(lambda connection: ask_sync(connection, self.schema, query))
 
@@ -294,6 +302,8 @@ class Database:
     async def _pool(self) -> LoopPool:
         loop = asyncio.get_running_loop()
         opening = self._async.get(loop)
+        if opening is not None and opening.done() and not _failed(opening):
+            return opening.result()
         if opening is None or (opening.done() and _failed(opening)):
             self._end_of_closed_loops()
             # one opening per loop, however many callers come at once; a failed one is tried again by the next caller

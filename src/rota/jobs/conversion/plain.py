@@ -8,6 +8,7 @@ a value into JSON, so that a payload far too large is refused before a copy of i
 from __future__ import annotations
 
 import json
+import json.encoder
 import math
 import reprlib
 from collections.abc import Callable
@@ -20,7 +21,16 @@ Decode = Callable[[Any], Any]
 DEPTH = 100  # far beyond any payload written on purpose, far within Python's recursion limit and jsonb's stack
 LARGEST_INT = 10**4300 - 1  # Python refuses to read a longer number back from text
 
-dumps = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")).encode
+_encoder = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":"))
+# `encode` makes one of these for each call, which takes longer than a small payload; without circles to look for it keeps nothing
+_make: Any = getattr(json.encoder, "c_make_encoder", None)
+_chunks = _make and _make(None, _encoder.default, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+
+
+def dumps(value: Any) -> str:
+    """JSON text without spaces. Raises ValueError for NaN and infinity."""
+    return "".join(_chunks(value, 0)) if _chunks else _encoder.encode(value)
+
 
 TEXT, NUMBER, BOOL, NULL, LIST, OBJECT = "text", "number", "bool", "null", "list", "object"
 KINDS = {str: TEXT, int: NUMBER, float: NUMBER, bool: BOOL, type(None): NULL, list: LIST, dict: OBJECT}
