@@ -99,7 +99,7 @@ MUTANTS = [
     Mutant(
         "claims nobody knows of",
         "jobs/rounds.py",
-        "await self._give_back_unknown()",
+        "await self._give_back_unknown(member, found.held)",
         "pass",
         "tests/chaos/test_odd_moments.py",
     ),

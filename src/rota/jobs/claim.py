@@ -23,7 +23,6 @@ __all__ = [
     "claim_flow",
     "claim_suspect",
     "give_back_claim",
-    "held_tokens",
     "join_lines",
     "new_token",
 ]
@@ -334,14 +333,3 @@ GIVE_BACK_CLAIM = statement(
 def give_back_claim(member: UUID, token: int) -> Query[int]:
     """Undo a claim whose reply never came: if it was committed, nobody here knows what it took."""
     return GIVE_BACK_CLAIM.query({"member": member, "token": token}, read=scalar)
-
-
-HELD_TOKENS = statement(
-    "held_tokens",
-    "select array_agg(distinct token) from {schema}.jobs where state = 'running' and member = %(member)s",
-)
-
-
-def held_tokens(member: UUID) -> Query[set[int]]:
-    """The tokens of all claims that this member has according to the database."""
-    return HELD_TOKENS.query({"member": member}, read=lambda rows: set(scalar(rows) or ()))
