@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from uuid import UUID
@@ -40,9 +40,12 @@ _LOOK_FROM_START_SECONDS = 0.25
 # What costs less is not worth saving; what costs more may take this share of the time.
 _CHEAP_SECONDS = 0.01
 _SHARE = 0.1
+_CALM_SHARE = 0.03
 # How far before the present a lane is looked at when the start is too far: as late as a commit may be and still be seen.
 _LATE = timedelta(seconds=2)
 _MOST_KNOWN = 200
+# How many lanes a claim walks at first, when there are more: each costs something on the way there, walked or not.
+_FEW = 20
 # So that a claim is no longer one when very many become due at once.
 _JOIN_AT_ONCE = 100
 
@@ -80,6 +83,9 @@ class Claimer:
         self._due_at = math.inf
         self._join_at = 0.0
         self._unknown: set[tuple[UUID, int]] = set()
+        self._few = _FEW
+        # none of the lanes is before another for what it is
+        self._level = True
         self.saw_all = False
         #: something is due that a limit keeps from being taken, as far as the last claim knows
         self.held_up = False
@@ -94,6 +100,7 @@ class Claimer:
         known = {(lane.queue, lane.priority) for lane, _ in self._lanes if lane.lines}
         found = [(Lane(queue, priority, 0.0, lines=True), None) for queue, priority in set(lanes) - known]
         self._lanes = sorted([*found, *self._lanes], key=lambda entry: -entry[0].priority)
+        self._level = False
         self._returned = True
 
     def is_limited(self, queue: str) -> bool:
@@ -145,9 +152,11 @@ class Claimer:
                     member=member,
                 ),
             )
+        walked = 0
         for lanes in self._alike():
             if (wanted := limit - len(taken)) <= 0:
                 break
+            walked += len(lanes)
             suspects = 0 if any(job.losses for job in taken) else most_losses
             taken += await self._take_from(lanes, wanted, member, still_valid, suspects)
         if not taken and not looked and self._returned:
@@ -162,12 +171,18 @@ class Claimer:
             self._known |= {(lane.queue, lane.priority): self._behind for lane, _ in self._lanes if not lane.lines}
             self._lanes = []
         else:
-            self._advance(taken)
+            self._advance(taken, walked)
         return self._handed_over(member, taken)
 
-    def _alike(self) -> list[list[tuple[Lane, Start | None]]]:
-        """The lanes in their order, and together as far as one statement can walk them."""
-        return [list(group) for _, group in groupby(self._lanes, lambda entry: entry[0].lines or entry[0].limited)]
+    def _alike(self) -> Iterator[list[tuple[Lane, Start | None]]]:
+        """The lanes in their order, and together as far as one statement can walk them; of very many only some at first, as those
+        mostly have all that is wanted."""
+        for in_flow, group in groupby(self._lanes, lambda entry: entry[0].lines or entry[0].limited):
+            lanes, few = list(group), math.inf if in_flow else self._few
+            while len(lanes) > few:
+                yield lanes[: int(few)]
+                lanes, few = lanes[int(few) :], few * 4
+            yield lanes
 
     async def _take_from(
         self,
@@ -280,7 +295,8 @@ class Claimer:
         usual, self._costs[what] = min(seconds, self._costs.get(what, 0.0)), seconds
         pause = usual / _SHARE if usual > _CHEAP_SECONDS else 0.0
         self._dear_until = max(self._dear_until, boottime() + pause)
-        self._look_from_start_at = max(self._dear_until, boottime() + _LOOK_FROM_START_SECONDS)
+        # where nobody calls for it, as with very many lanes, a smaller one still
+        self._look_from_start_at = max(self._dear_until, boottime() + max(_LOOK_FROM_START_SECONDS, usual / _CALM_SHARE))
 
     def _remember(self, look: Look) -> None:
         """Where to begin in each lane when the start is too far: where the first job was, and with none shortly before now."""
@@ -295,13 +311,16 @@ class Claimer:
             del self._known[forgotten]
 
     def _rotate(self) -> None:
+        self._level = len({(lane.priority, lane.weight) for lane, _ in self._lanes}) <= 1
         shift = secrets.randbelow(len(self._lanes)) if self._lanes else 0
         turned = self._lanes[shift:] + self._lanes[:shift]
         self._lanes = weighed(sorted(turned, key=lambda entry: -entry[0].priority))
 
-    def _advance(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Go on behind these jobs next time, and begin with the lanes that were not served, of the same priority."""
+    def _advance(self, jobs: Sequence[ClaimedJob], walked: int) -> None:
+        """Go on behind these jobs next time, and begin with the lanes that were not served, of the same priority. They are of the
+        first that were `walked`: of very many the others are left as they are."""
         served = {(job.queue, job.priority, job.line is not None): job for job in jobs if not job.losses}
+        self._few = max(_FEW, 2 * len(served))
         last = {lane: Start(datetime.fromtimestamp(job.due_at, UTC), job.id) for lane, job in served.items()}
         self._known |= {
             (queue, priority): min(start, self._behind) for (queue, priority, lines), start in last.items() if not lines
@@ -314,7 +333,13 @@ class Claimer:
             lane, _ = entry
             return -lane.priority, (lane.queue, lane.priority, lane.lines) in last
 
-        self._lanes = weighed(sorted([(lane, behind(lane, start)) for lane, start in self._lanes], key=turn))
+        met = sorted([(lane, behind(lane, start)) for lane, start in self._lanes[:walked]], key=turn)
+        others = self._lanes[walked:]
+        if self._level:
+            unserved = [entry for entry in met if not turn(entry)[1]]
+            self._lanes = [*unserved, *others, *met[len(unserved) :]]
+        else:
+            self._lanes = weighed(sorted([*met, *others], key=turn))
 
     async def give_back_unknown(self) -> None:
         """Undo claims of ours that were cut off before they told what they took."""

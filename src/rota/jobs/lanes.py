@@ -29,11 +29,10 @@ class Start(NamedTuple):
     id: JobId
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """A queue and a priority with something queued. `due_in` is how far away its first job is, `next_due_in` the first that
-    is not due yet, whatever stands before it; `suspects` tells whether any lane has jobs that were lost before; a walk from
-    `start` meets the first job and nothing before it."""
+class Lane(NamedTuple):
+    """A queue and a priority with something queued: a tuple, as there may be thousands. `due_in` is how far away its first job
+    is, `next_due_in` the first that is not due yet, whatever stands before it; `suspects` tells whether any lane has jobs that
+    were lost before; a walk from `start` meets the first job and nothing before it."""
 
     queue: str
     priority: int

@@ -292,6 +292,9 @@ WATCH = statement(
         ),
         (select json_agg(json_build_array(mine.name, mine.epoch, mine.asked)) from mine),
         (select clock.stepped from clock),
+        -- A renewal need not be on disk: a server that crashed is believed in no expiry until all have had the time to come
+        -- back. Whoever acts upon an end commits that later, and with it all that was before.
+        case when not exists (select from ended) then set_config('synchronous_commit', 'off', true) end,
         case when %(probe)s::text is not null then {schema}.notify(%(probed)s::text, %(probe)s::text) end
     """,
 )
@@ -332,7 +335,7 @@ def watch_members(
 
 
 def _watched(rows: Any) -> Watched:
-    ((renewed, ended, ripens_in, vacant, mine, stepped, _),) = rows
+    ((renewed, ended, ripens_in, vacant, mine, stepped, *_),) = rows
     return Watched(
         renewed,
         tuple(EndedMember(UUID(member), name, reason) for member, name, reason in ended or ()),

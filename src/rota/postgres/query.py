@@ -93,8 +93,14 @@ def _rendered(name: str, text: str, schema: str, parts: tuple[tuple[str, str], .
     # and the name may be the user's: nothing in it ends the comment, begins another, or is a parameter
     told = name.replace("*", "?").replace("%", "%%")
     return f"/* rota:{told} */ " + _PART.sub(
-        lambda found: given[found[1]].replace("%", "%%") if found[1] in given else found[0], text
+        lambda found: given[found[1]].replace("%", "%%") if found[1] in given else found[0], _terse(text)
     )
+
+
+def _terse(text: str) -> str:
+    """Without indentation and lines of comment: what is longer than 4,096 characters is read anew by the driver each time."""
+    lines = map(str.strip, text.splitlines())
+    return "\n".join(line for line in lines if not line.startswith("--"))
 
 
 @dataclass(frozen=True, slots=True)
