@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from typing import NamedTuple
 from uuid import UUID
 
 from rota.clock import boottime
@@ -27,6 +28,7 @@ from rota.jobs.claim import (
     claim_suspect,
     give_back_claim,
     join_lines,
+    look_and_claim,
     new_token,
 )
 from rota.jobs.lanes import Lane, Look, Start, find_lanes, revisit_lanes
@@ -48,6 +50,14 @@ _MOST_KNOWN = 200
 _FEW = 20
 # So that a claim is no longer one when very many become due at once.
 _JOIN_AT_ONCE = 100
+
+
+class _Claim(NamedTuple):
+    """For whom a look may take something, and how much."""
+
+    limit: int
+    member: UUID
+    still_valid: Callable[[], bool]
 
 
 class Claimer:
@@ -83,6 +93,8 @@ class Claimer:
         self._due_at = math.inf
         self._join_at = 0.0
         self._unknown: set[tuple[UUID, int]] = set()
+        # what the last look has taken; None if it has not tried
+        self._found: list[ClaimedJob] | None = None
         self._few = _FEW
         # none of the lanes is before another for what it is
         self._level = True
@@ -135,8 +147,10 @@ class Claimer:
         await self.give_back_unknown()
         self.saw_all = self.held_up = False
         looked = not self._lanes or boottime() > self._look_from_start_at
-        if looked:
-            await self._look()
+        found = await self._look(_Claim(limit, member, still_valid)) if looked else None
+        if found is not None:
+            self._returned = False
+            return self._handed_over(member, self._gone_on(found, limit, len(self._lanes)))
         taken: list[ClaimedJob] = []
         if most_losses and self._suspects:
             self._suspects = False
@@ -164,15 +178,19 @@ class Claimer:
             self._returned, self._lanes = False, []
             return await self.claim(limit, member, still_valid=still_valid, most_losses=most_losses)
         self._returned = False
+        return self._handed_over(member, self._gone_on(taken, limit, walked))
+
+    def _gone_on(self, taken: list[ClaimedJob], limit: int, walked: int) -> list[ClaimedJob]:
+        """Know for the next claim where these were the last of so many lanes."""
         if not self._lanes:
-            return self._handed_over(member, taken)
+            return taken
         if len(taken) < limit:
             # all that was due has been walked
             self._known |= {(lane.queue, lane.priority): self._behind for lane, _ in self._lanes if not lane.lines}
             self._lanes = []
         else:
             self._advance(taken, walked)
-        return self._handed_over(member, taken)
+        return taken
 
     def _alike(self) -> Iterator[list[tuple[Lane, Start | None]]]:
         """The lanes in their order, and together as far as one statement can walk them; of very many only some at first, as those
@@ -234,6 +252,11 @@ class Claimer:
         reach("claim.before")
         found = await self._session.run(query(token))
         reach("claim.after")
+        return self._taken(found, member, token, still_valid)
+
+    def _taken(
+        self, found: list[ClaimedJob], member: UUID, token: int, still_valid: Callable[[], bool]
+    ) -> list[ClaimedJob]:
         jobs = found if not self._limited else [job for job in found if job.token is not None]
         if len(jobs) < len(found):
             # these went into their lines instead
@@ -242,31 +265,57 @@ class Claimer:
             self._unknown.discard((member, token))
         return jobs if still_valid() else []
 
-    async def _look(self) -> None:
-        look = await self._look_once()
+    async def _look(self, claim: _Claim) -> list[ClaimedJob] | None:
+        """See where there is something, and take of it, if that can be done at the same time; None if it could not."""
+        self._found = None
+        # with lanes at hand it is no claim that waits for the look
+        look = await self._look_once(None if self._lanes else claim)
         if look.joins_in is None or look.joins_in > 0:
-            return
+            return self._found
         if self._lanes and boottime() < self._join_at:
             # they would only wait there instead
             self.saw_all = False
             self._due_at = min(self._due_at, self._join_at)
-            return
+            return self._found
         self._join_at = boottime() + _LOOK_FROM_START_SECONDS
         joined = await self._session.run(join_lines(_JOIN_AT_ONCE))
         if joined:
-            await self._look_once()
+            await self._look_once(claim)
         if joined == _JOIN_AT_ONCE:
             # others may be due as well, but a claim that put them all into line would be a long one
             self.saw_all = False
             self._due_at = 0.0
+        return self._found
 
-    async def _look_once(self) -> Look:
+    async def _look_and_claim(self, claim: _Claim) -> Look:
+        began, token = boottime(), new_token()
+        self._unknown.add((claim.member, token))
+        reach("claim.before")
+        look, found = await self._session.run(
+            look_and_claim(
+                only=self._queues,
+                tasks=self._tasks,
+                limited=self._limited,
+                limit=claim.limit,
+                token=token,
+                member=claim.member,
+            )
+        )
+        reach("claim.after")
+        jobs = self._taken(found or [], claim.member, token, claim.still_valid)
+        self._found = None if found is None else jobs
+        if found == [] and any(lane.due_in <= 0 for lane in look.lanes):
+            # what is due is nothing for us, and behind it may be as much as there was before it
+            self._pay("claim", boottime() - began)
+        return look
+
+    async def _look_once(self, claim: _Claim | None) -> Look:
         # nothing is known until the answer is here, but what is expected meanwhile: that the answer may not tell
         self._lanes, self._due_at = [], math.inf
         asked_at = boottime()
         self.saw_all = self._at_any_cost or asked_at >= self._dear_until
         if self.saw_all:
-            look = await self._session.run(find_lanes(self._queues))
+            look = await (self._session.run(find_lanes(self._queues)) if claim is None else self._look_and_claim(claim))
             self._at_any_cost = self._owed = False
             self._pay("look", look.seconds)
         else:
@@ -296,7 +345,9 @@ class Claimer:
         pause = usual / _SHARE if usual > _CHEAP_SECONDS else 0.0
         self._dear_until = max(self._dear_until, boottime() + pause)
         # where nobody calls for it, as with very many lanes, a smaller one still
-        self._look_from_start_at = max(self._dear_until, boottime() + max(_LOOK_FROM_START_SECONDS, usual / _CALM_SHARE))
+        self._look_from_start_at = max(
+            self._dear_until, boottime() + max(_LOOK_FROM_START_SECONDS, usual / _CALM_SHARE)
+        )
 
     def _remember(self, look: Look) -> None:
         """Where to begin in each lane when the start is too far: where the first job was, and with none shortly before now."""

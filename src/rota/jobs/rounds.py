@@ -75,7 +75,7 @@ class Rounds:
         self._control = control
         self._settings = settings
         self._facts = facts
-        self._unknown: set[int] = set()
+        self._unknown: Set[int] = set()
         #: set when a member has ended, when something we run is to end, and when a batch has lost a job
         self.ended = asyncio.Event()
         self.cancels = asyncio.Event()

@@ -331,7 +331,9 @@ def watch_members(
         "ages": [now - report.at for report in progress],
     }
     probed, said = probe or (None, None)
-    return WATCH.query({**params, **reports, "seeking": sorted(seeking), "probed": probed, "probe": said}, read=_watched)
+    return WATCH.query(
+        {**params, **reports, "seeking": sorted(seeking), "probed": probed, "probe": said}, read=_watched
+    )
 
 
 def _watched(rows: Any) -> Watched:
