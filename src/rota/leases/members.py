@@ -324,15 +324,16 @@ def watch_members(
     """
     now = boottime()
     params = {"id": id, "lease": lease, "grace": grace, "settled": settled, "let_in_at": let_in_at, "within": within}
+    # an empty list costs the driver as much as a full one, and a beat has little else to pay for
     reports = {
-        "names": [report.name for report in progress],
-        "epochs": [report.epoch for report in progress],
-        "notes": [report.note for report in progress],
-        "ages": [now - report.at for report in progress],
+        "names": [report.name for report in progress] or None,
+        "epochs": [report.epoch for report in progress] or None,
+        "notes": [report.note for report in progress] or None,
+        "ages": [now - report.at for report in progress] or None,
     }
     probed, said = probe or (None, None)
     return WATCH.query(
-        {**params, **reports, "seeking": sorted(seeking), "probed": probed, "probe": said}, read=_watched
+        {**params, **reports, "seeking": sorted(seeking) or None, "probed": probed, "probe": said}, read=_watched
     )
 
 
