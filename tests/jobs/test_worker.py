@@ -127,6 +127,21 @@ async def test_a_member_that_ends_during_a_round_of_rescue_is_not_left_to_the_ne
     await working
 
 
+async def test_what_a_rescuer_that_died_has_left_is_found_without_a_word(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.workers.WorkerSettings", functools.partial(WorkerSettings, rescue_every=0.1))
+    rota_app.task(name="echo")(lambda: None)
+    left = lose(db, "echo")
+
+    rescued = fact(rota_app.facts, JobLost)
+    working = asyncio.create_task(rota_app.work())
+
+    assert (await rescued).job == left
+    rota_app.stop()
+    await working
+
+
 async def test_an_upkeep_that_is_refused_is_told_once_and_the_work_goes_on(
     rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,21 @@ MUTANTS = [
         SETTLE,
     ),
     Mutant(
+        "a look that takes before what was lost",
+        "jobs/claim.py",
+        "where way.suspects or way.due_in",
+        "where way.due_in",
+        "tests/jobs/test_claim.py",
+    ),
+    Mutant(
+        "a look that takes what is limited",
+        "jobs/claim.py",
+        "and (way.lines or way.limited)) as is_all",
+        "and false) as is_all",
+        "tests/limits/test_limited_queues.py",
+    ),
+    Mutant("jobs left behind unseen", "jobs/rounds.py", "if found.lost:", "if False:", "tests/jobs/test_worker.py"),
+    Mutant(
         "claims nobody knows of",
         "jobs/rounds.py",
         "await self._give_back_unknown(member, found.held)",
