@@ -217,6 +217,9 @@ class Dear(Session):
         answer = await super().run(query)
         if query.statement.name == "find_lanes":
             return replace(answer, seconds=60.0)  # type: ignore[type-var]
+        if query.statement.name == "look_and_claim":
+            look, jobs = answer  # type: ignore[misc]
+            return replace(look, seconds=60.0), jobs  # type: ignore[return-value]
         return answer
 
 

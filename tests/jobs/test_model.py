@@ -37,12 +37,12 @@ from tests.jobs.statements import CHANNEL, LIVE, Db, ask, join, put
 from rota.errors import JobExists
 from rota.failure import Failure
 from rota.jobs.cancel import cancel_jobs, discard_jobs, end_cancelled, find_unwanted
+from rota.jobs.chores import find_chores
 from rota.jobs.claim import (
     ClaimedJob,
     claim,
     claim_suspect,
     give_back_claim,
-    held_tokens,
 )
 from rota.jobs.enqueue import enqueue, enqueue_many, refuse_twins
 from rota.jobs.job import NewJob, NewUnique, Owner
@@ -567,7 +567,7 @@ class Queue(RuleBasedStateMachine):
         assert lanes == ask(self.db, revisit_lanes({(each.queue, each.priority): each.start for each in lanes})).lanes
         assert lanes == sorted(lanes, key=lambda lane: -lane.priority)
         assert set(lanes) == {lane for lane in self.model.lanes() if queues is None or lane.queue in queues}
-        assert ask(self.db, held_tokens(member)) == {row.token for row in running}
+        assert ask(self.db, find_chores(member)).held == {row.token for row in running}
         taken = [job for job, _ in self.taken]
         attempts = [(job.id, job.token) for job in taken]
         held = self.model.held(attempts)

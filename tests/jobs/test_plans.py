@@ -23,12 +23,12 @@ from tests.jobs.statements import CHANNEL, LIVE, Db, ask, join, put, unique
 from rota.failure import Failure
 from rota.integrations.database_reading import _PLANNING as _READING
 from rota.jobs.cancel import cancel_jobs, discard_jobs, end_cancelled, find_unwanted
+from rota.jobs.chores import find_chores
 from rota.jobs.claim import (
     ClaimedJob,
     claim,
     claim_suspect,
     give_back_claim,
-    held_tokens,
 )
 from rota.jobs.depth import count_open_letters, count_running, lane_heads, queue_depths
 from rota.jobs.enqueue import enqueue_many
@@ -411,14 +411,21 @@ def test_a_rescue_reads_what_the_ended_member_held(worker: Session) -> None:
 
 
 def test_what_a_member_holds_is_found_by_the_member(worker: Session) -> None:
-    known = worker.reading(held_tokens(MINE))
     given_back = worker.reading(give_back_claim(MINE, 7))
 
-    assert (len(known.told), given_back.told) == (BATCH, 1)
-    for read in (known, given_back):
-        assert read.ways == {"jobs_held"}
-        assert read.rows <= BATCH
-        assert read.pages <= 3 * BATCH
+    assert given_back.told == 1
+    assert given_back.ways == {"jobs_held"}
+    assert given_back.rows <= BATCH
+    assert given_back.pages <= 3 * BATCH
+
+
+def test_a_look_for_chores_reads_what_the_member_holds_and_what_is_marked(worker: Session) -> None:
+    read = worker.reading(find_chores(MINE))
+
+    assert (read.told.lost, read.told.closings, len(read.told.held)) == (False, False, BATCH)
+    assert read.ways == {"jobs_held", "jobs_cancelling"}
+    assert read.rows <= BATCH + MARKED
+    assert read.pages <= 4 * BATCH + 4 * ENDED
 
 
 def test_a_look_for_what_is_to_be_cancelled_and_runs_nowhere_reads_only_what_is_marked(worker: Session) -> None:

@@ -12,7 +12,8 @@ from tests.leases.test_members import LEASE, ask
 
 from rota.failure import Failure
 from rota.jobs.cancel import discard_jobs
-from rota.jobs.claim import ClaimedJob, claim, claim_suspect, give_back_claim, held_tokens, new_token
+from rota.jobs.chores import find_chores
+from rota.jobs.claim import ClaimedJob, claim, claim_suspect, give_back_claim, new_token
 from rota.jobs.lanes import find_lanes
 from rota.jobs.outcome import Buried, Cancelled, HandedBack, Lost, Retried, Snoozed, Succeeded, Unsuccessful
 from rota.jobs.report import report_progress, save_checkpoint
@@ -330,8 +331,8 @@ def test_a_member_knows_all_that_it_holds(db: psycopg.Connection[Any], member: U
     one, other = take(db, member, limit=1)[0].token, take(db, member, limit=2)[0].token
     take(db, joined(db))
 
-    assert ask(db, held_tokens(member)) == {one, other}
-    assert ask(db, held_tokens(uuid4())) == set()
+    assert ask(db, find_chores(member)).held == {one, other}
+    assert ask(db, find_chores(uuid4())).held == set()
 
 
 def test_a_claim_whose_reply_was_lost_is_given_back_whole(db: psycopg.Connection[Any], member: UUID) -> None:

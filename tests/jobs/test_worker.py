@@ -6,19 +6,21 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 from tests.jobs.statements import Db, ask, join
 
 from rota.facts import HistoryKept, JobLost
-from rota.jobs.cancel import end_cancelled
+from rota.jobs.chores import Chores, find_chores
 from rota.jobs.retention import upkeep
 from rota.jobs.worker import Worker, WorkerSettings
 from rota.leases.members import leave_member
-from rota.postgres.query import Query
+from rota.postgres.query import Query, Row
 from rota.testing import TestRota, fact, until, until_sync
 
 
@@ -102,13 +104,18 @@ async def test_a_member_that_ends_during_a_round_of_rescue_is_not_left_to_the_ne
 ) -> None:
     lost: list[int] = []
 
-    def last_step() -> Query[None]:
-        if not lost:
-            lost.append(lose(db, "echo"))
-            worker_of(rota_app).reactions.on_ended([])
-        return end_cancelled()
+    def last_step(member: UUID) -> Query[Chores]:
+        query = find_chores(member)
 
-    monkeypatch.setattr("rota.jobs.rounds.end_cancelled", last_step)
+        def read(rows: Sequence[Row]) -> Chores:
+            if not lost:
+                lost.append(lose(db, "echo"))
+                worker_of(rota_app).reactions.on_ended([])
+            return query.read(rows)
+
+        return replace(query, read=read)
+
+    monkeypatch.setattr("rota.jobs.rounds.find_chores", last_step)
     monkeypatch.setattr("rota.workers.WorkerSettings", functools.partial(WorkerSettings, rescue_every=3600))
     rota_app.task(name="echo")(lambda: None)
 
@@ -116,6 +123,21 @@ async def test_a_member_that_ends_during_a_round_of_rescue_is_not_left_to_the_ne
     working = asyncio.create_task(rota_app.work())
 
     assert (await rescued).job == lost[0]
+    rota_app.stop()
+    await working
+
+
+async def test_what_a_rescuer_that_died_has_left_is_found_without_a_word(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.workers.WorkerSettings", functools.partial(WorkerSettings, rescue_every=0.1))
+    rota_app.task(name="echo")(lambda: None)
+    left = lose(db, "echo")
+
+    rescued = fact(rota_app.facts, JobLost)
+    working = asyncio.create_task(rota_app.work())
+
+    assert (await rescued).job == left
     rota_app.stop()
     await working
 

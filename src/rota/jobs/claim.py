@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from rota.jobs.job import JobId
-from rota.jobs.lanes import Lane, Start
+from rota.jobs.lanes import LANES, WAYS, Lane, Look, Start, read_look
 from rota.postgres.query import Query, Row, scalar, statement
 
 __all__ = [
@@ -23,8 +23,8 @@ __all__ = [
     "claim_flow",
     "claim_suspect",
     "give_back_claim",
-    "held_tokens",
     "join_lines",
+    "look_and_claim",
     "new_token",
 ]
 
@@ -58,11 +58,9 @@ def new_token() -> int:
     return secrets.randbits(63)
 
 
-# One row of columns, which a client reads several times as fast as it reads rows. What few jobs have comes apart.
-CLAIM = statement(
-    "claim",
-    """
-    with claimed as (
+# Takes from the lanes that are named in between.
+_TAKE = """
+    claimed as (
         update {schema}.jobs as job
         -- what came here without knowing of the limit of its task goes into its line
         set state = case when job.task = any (%(limited)s::text[]) then 'blocked' else 'running' end,
@@ -72,9 +70,7 @@ CLAIM = statement(
             attempt = job.attempt + case when job.task = any (%(limited)s::text[]) then 0 else 1 end
         where job.id = any (array(
             select due.id
-            from unnest(
-                %(queues)s::text[], %(priorities)s::smallint[], %(after_due)s::timestamptz[], %(after_id)s::bigint[]
-            ) as lane(queue, priority, after_due, after_id)
+            from {lanes} as lane(queue, priority, after_due, after_id)
             cross join lateral (
                 select job.id
                 from {schema}.jobs as job
@@ -107,7 +103,9 @@ CLAIM = statement(
             num_nonnulls(job.saved, job.schedule, job.trace_context, job.inputs, job.batch_id) > 0 or job.version <> 1
                 as is_special
     )
-    select
+"""
+# One row of columns, which a client reads several times as fast as it reads rows. What few jobs have comes apart.
+_COLUMNS = """
         array_agg(id), array_agg(queue), array_agg(task), array_agg(priority), array_agg(attempt),
         array_agg(date_part('epoch', due_at)), array_agg(args), date_part('epoch', max(claimed_at)),
         array_agg(id) filter (where token is null),
@@ -116,8 +114,11 @@ CLAIM = statement(
         array_agg(slot_at) filter (where is_special), array_agg(trace_context) filter (where is_special),
         array_agg(inputs) filter (where is_special), array_agg(batch_id) filter (where is_special)
     from (select * from claimed order by priority desc, due_at, id) as claimed
-    """,
-)
+"""
+_GIVEN = """unnest(
+                %(queues)s::text[], %(priorities)s::smallint[], %(after_due)s::timestamptz[], %(after_id)s::bigint[]
+            )"""
+CLAIM = statement("claim", "with " + _TAKE.replace("{lanes}", _GIVEN) + "select" + _COLUMNS)
 
 
 def claim(
@@ -145,6 +146,77 @@ def claim(
         },
         read=lambda rows: _claimed_by_column(rows[0], token),
     )
+
+
+# A look and a claim in one, for who has nothing at hand: a lone job waits for one round trip less. Where something must be taken
+# otherwise, or before, nothing is claimed.
+_FOUND = """(
+                select way.queue, way.priority, way.due_at, way.id - 1
+                from way, plain
+                where plain.is_all and way.due_in <= 0
+                -- lanes of one priority take turns, each as often as its weight says
+                order by way.priority desc, power(random(), 1 / way.weight) desc
+            )"""
+LOOK_AND_CLAIM = statement(
+    "look_and_claim",
+    LANES  # noqa: S608 - all parts are written out here
+    + WAYS
+    + """
+    , plain as materialized (
+        select
+            looked.seconds, looked.joins_in,
+            coalesce(looked.joins_in > 0, true)
+            and not exists (select from way where way.suspects or way.due_in <= 0 and (way.lines or way.limited)) as is_all
+        from looked
+    ), """
+    + _TAKE.replace("{lanes}", _FOUND)
+    + """
+    , taken as (select"""
+    + _COLUMNS
+    + """)
+    select way.*, null::boolean as is_all, taken.*
+    from way
+    left join taken on false
+    union all
+    select null, null, plain.seconds, null, plain.joins_in, {schema}.now(), null, null, null, null, plain.is_all, taken.*
+    from plain, taken
+    """,
+)
+
+
+def look_and_claim(
+    *,
+    only: Sequence[str] | None,
+    tasks: Mapping[str, int],
+    limited: Sequence[str] = (),
+    limit: int,
+    token: int,
+    member: UUID,
+) -> Query[tuple[Look, list[ClaimedJob] | None]]:
+    """What is found in these queues, as `find_lanes` does, and up to `limit` jobs of it, as `claim` takes them; None instead of
+    jobs where a claim has to be made apart."""
+
+    def read(rows: Sequence[Row]) -> tuple[Look, list[ClaimedJob] | None]:
+        last = rows[-1]
+        look = read_look([row[:_LOOK_COLUMNS] for row in rows])
+        return look, _claimed_by_column(last[_LOOK_COLUMNS + 1 :], token) if last[_LOOK_COLUMNS] else None
+
+    return LOOK_AND_CLAIM.query(
+        {
+            "queues": None if only is None else list(only),
+            "tasks": list(tasks),
+            "versions": list(tasks.values()),
+            "limited": list(limited),
+            "limit": limit,
+            "token": token,
+            "member": member,
+        },
+        read=read,
+    )
+
+
+# and then, whether all of it could be taken from
+_LOOK_COLUMNS = 10
 
 
 def _claimed_by_column(columns: Row, token: int) -> list[ClaimedJob]:
@@ -330,14 +402,3 @@ GIVE_BACK_CLAIM = statement(
 def give_back_claim(member: UUID, token: int) -> Query[int]:
     """Undo a claim whose reply never came: if it was committed, nobody here knows what it took."""
     return GIVE_BACK_CLAIM.query({"member": member, "token": token}, read=scalar)
-
-
-HELD_TOKENS = statement(
-    "held_tokens",
-    "select array_agg(distinct token) from {schema}.jobs where state = 'running' and member = %(member)s",
-)
-
-
-def held_tokens(member: UUID) -> Query[set[int]]:
-    """The tokens of all claims that this member has according to the database."""
-    return HELD_TOKENS.query({"member": member}, read=lambda rows: set(scalar(rows) or ()))

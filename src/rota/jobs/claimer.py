@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from typing import NamedTuple
 from uuid import UUID
 
 from rota.clock import boottime
@@ -27,6 +28,7 @@ from rota.jobs.claim import (
     claim_suspect,
     give_back_claim,
     join_lines,
+    look_and_claim,
     new_token,
 )
 from rota.jobs.lanes import Lane, Look, Start, find_lanes, revisit_lanes
@@ -40,11 +42,22 @@ _LOOK_FROM_START_SECONDS = 0.25
 # What costs less is not worth saving; what costs more may take this share of the time.
 _CHEAP_SECONDS = 0.01
 _SHARE = 0.1
+_CALM_SHARE = 0.03
 # How far before the present a lane is looked at when the start is too far: as late as a commit may be and still be seen.
 _LATE = timedelta(seconds=2)
 _MOST_KNOWN = 200
+# How many lanes a claim walks at first, when there are more: each costs something on the way there, walked or not.
+_FEW = 20
 # So that a claim is no longer one when very many become due at once.
 _JOIN_AT_ONCE = 100
+
+
+class _Claim(NamedTuple):
+    """For whom a look may take something, and how much."""
+
+    limit: int
+    member: UUID
+    still_valid: Callable[[], bool]
 
 
 class Claimer:
@@ -80,6 +93,11 @@ class Claimer:
         self._due_at = math.inf
         self._join_at = 0.0
         self._unknown: set[tuple[UUID, int]] = set()
+        # what the last look has taken; None if it has not tried
+        self._found: list[ClaimedJob] | None = None
+        self._few = _FEW
+        # none of the lanes is before another for what it is
+        self._level = True
         self.saw_all = False
         #: something is due that a limit keeps from being taken, as far as the last claim knows
         self.held_up = False
@@ -94,6 +112,7 @@ class Claimer:
         known = {(lane.queue, lane.priority) for lane, _ in self._lanes if lane.lines}
         found = [(Lane(queue, priority, 0.0, lines=True), None) for queue, priority in set(lanes) - known]
         self._lanes = sorted([*found, *self._lanes], key=lambda entry: -entry[0].priority)
+        self._level = False
         self._returned = True
 
     def is_limited(self, queue: str) -> bool:
@@ -128,8 +147,10 @@ class Claimer:
         await self.give_back_unknown()
         self.saw_all = self.held_up = False
         looked = not self._lanes or boottime() > self._look_from_start_at
-        if looked:
-            await self._look()
+        found = await self._look(_Claim(limit, member, still_valid)) if looked else None
+        if found is not None:
+            self._returned = False
+            return self._handed_over(member, self._gone_on(found, limit, len(self._lanes)))
         taken: list[ClaimedJob] = []
         if most_losses and self._suspects:
             self._suspects = False
@@ -145,9 +166,11 @@ class Claimer:
                     member=member,
                 ),
             )
+        walked = 0
         for lanes in self._alike():
             if (wanted := limit - len(taken)) <= 0:
                 break
+            walked += len(lanes)
             suspects = 0 if any(job.losses for job in taken) else most_losses
             taken += await self._take_from(lanes, wanted, member, still_valid, suspects)
         if not taken and not looked and self._returned:
@@ -155,19 +178,29 @@ class Claimer:
             self._returned, self._lanes = False, []
             return await self.claim(limit, member, still_valid=still_valid, most_losses=most_losses)
         self._returned = False
+        return self._handed_over(member, self._gone_on(taken, limit, walked))
+
+    def _gone_on(self, taken: list[ClaimedJob], limit: int, walked: int) -> list[ClaimedJob]:
+        """Know for the next claim where these were the last of so many lanes."""
         if not self._lanes:
-            return self._handed_over(member, taken)
+            return taken
         if len(taken) < limit:
             # all that was due has been walked
             self._known |= {(lane.queue, lane.priority): self._behind for lane, _ in self._lanes if not lane.lines}
             self._lanes = []
         else:
-            self._advance(taken)
-        return self._handed_over(member, taken)
+            self._advance(taken, walked)
+        return taken
 
-    def _alike(self) -> list[list[tuple[Lane, Start | None]]]:
-        """The lanes in their order, and together as far as one statement can walk them."""
-        return [list(group) for _, group in groupby(self._lanes, lambda entry: entry[0].lines or entry[0].limited)]
+    def _alike(self) -> Iterator[list[tuple[Lane, Start | None]]]:
+        """The lanes in their order, and together as far as one statement can walk them; of very many only some at first, as those
+        mostly have all that is wanted."""
+        for in_flow, group in groupby(self._lanes, lambda entry: entry[0].lines or entry[0].limited):
+            lanes, few = list(group), math.inf if in_flow else self._few
+            while len(lanes) > few:
+                yield lanes[: int(few)]
+                lanes, few = lanes[int(few) :], few * 4
+            yield lanes
 
     async def _take_from(
         self,
@@ -219,6 +252,11 @@ class Claimer:
         reach("claim.before")
         found = await self._session.run(query(token))
         reach("claim.after")
+        return self._taken(found, member, token, still_valid)
+
+    def _taken(
+        self, found: list[ClaimedJob], member: UUID, token: int, still_valid: Callable[[], bool]
+    ) -> list[ClaimedJob]:
         jobs = found if not self._limited else [job for job in found if job.token is not None]
         if len(jobs) < len(found):
             # these went into their lines instead
@@ -227,31 +265,57 @@ class Claimer:
             self._unknown.discard((member, token))
         return jobs if still_valid() else []
 
-    async def _look(self) -> None:
-        look = await self._look_once()
+    async def _look(self, claim: _Claim) -> list[ClaimedJob] | None:
+        """See where there is something, and take of it, if that can be done at the same time; None if it could not."""
+        self._found = None
+        # with lanes at hand it is no claim that waits for the look
+        look = await self._look_once(None if self._lanes else claim)
         if look.joins_in is None or look.joins_in > 0:
-            return
+            return self._found
         if self._lanes and boottime() < self._join_at:
             # they would only wait there instead
             self.saw_all = False
             self._due_at = min(self._due_at, self._join_at)
-            return
+            return self._found
         self._join_at = boottime() + _LOOK_FROM_START_SECONDS
         joined = await self._session.run(join_lines(_JOIN_AT_ONCE))
         if joined:
-            await self._look_once()
+            await self._look_once(claim)
         if joined == _JOIN_AT_ONCE:
             # others may be due as well, but a claim that put them all into line would be a long one
             self.saw_all = False
             self._due_at = 0.0
+        return self._found
 
-    async def _look_once(self) -> Look:
+    async def _look_and_claim(self, claim: _Claim) -> Look:
+        began, token = boottime(), new_token()
+        self._unknown.add((claim.member, token))
+        reach("claim.before")
+        look, found = await self._session.run(
+            look_and_claim(
+                only=self._queues,
+                tasks=self._tasks,
+                limited=self._limited,
+                limit=claim.limit,
+                token=token,
+                member=claim.member,
+            )
+        )
+        reach("claim.after")
+        jobs = self._taken(found or [], claim.member, token, claim.still_valid)
+        self._found = None if found is None else jobs
+        if found == [] and any(lane.due_in <= 0 for lane in look.lanes):
+            # what is due is nothing for us, and behind it may be as much as there was before it
+            self._pay("claim", boottime() - began)
+        return look
+
+    async def _look_once(self, claim: _Claim | None) -> Look:
         # nothing is known until the answer is here, but what is expected meanwhile: that the answer may not tell
         self._lanes, self._due_at = [], math.inf
         asked_at = boottime()
         self.saw_all = self._at_any_cost or asked_at >= self._dear_until
         if self.saw_all:
-            look = await self._session.run(find_lanes(self._queues))
+            look = await (self._session.run(find_lanes(self._queues)) if claim is None else self._look_and_claim(claim))
             self._at_any_cost = self._owed = False
             self._pay("look", look.seconds)
         else:
@@ -280,7 +344,10 @@ class Claimer:
         usual, self._costs[what] = min(seconds, self._costs.get(what, 0.0)), seconds
         pause = usual / _SHARE if usual > _CHEAP_SECONDS else 0.0
         self._dear_until = max(self._dear_until, boottime() + pause)
-        self._look_from_start_at = max(self._dear_until, boottime() + _LOOK_FROM_START_SECONDS)
+        # where nobody calls for it, as with very many lanes, a smaller one still
+        self._look_from_start_at = max(
+            self._dear_until, boottime() + max(_LOOK_FROM_START_SECONDS, usual / _CALM_SHARE)
+        )
 
     def _remember(self, look: Look) -> None:
         """Where to begin in each lane when the start is too far: where the first job was, and with none shortly before now."""
@@ -295,13 +362,16 @@ class Claimer:
             del self._known[forgotten]
 
     def _rotate(self) -> None:
+        self._level = len({(lane.priority, lane.weight) for lane, _ in self._lanes}) <= 1
         shift = secrets.randbelow(len(self._lanes)) if self._lanes else 0
         turned = self._lanes[shift:] + self._lanes[:shift]
         self._lanes = weighed(sorted(turned, key=lambda entry: -entry[0].priority))
 
-    def _advance(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Go on behind these jobs next time, and begin with the lanes that were not served, of the same priority."""
+    def _advance(self, jobs: Sequence[ClaimedJob], walked: int) -> None:
+        """Go on behind these jobs next time, and begin with the lanes that were not served, of the same priority. They are of the
+        first that were `walked`: of very many the others are left as they are."""
         served = {(job.queue, job.priority, job.line is not None): job for job in jobs if not job.losses}
+        self._few = max(_FEW, 2 * len(served))
         last = {lane: Start(datetime.fromtimestamp(job.due_at, UTC), job.id) for lane, job in served.items()}
         self._known |= {
             (queue, priority): min(start, self._behind) for (queue, priority, lines), start in last.items() if not lines
@@ -314,7 +384,13 @@ class Claimer:
             lane, _ = entry
             return -lane.priority, (lane.queue, lane.priority, lane.lines) in last
 
-        self._lanes = weighed(sorted([(lane, behind(lane, start)) for lane, start in self._lanes], key=turn))
+        met = sorted([(lane, behind(lane, start)) for lane, start in self._lanes[:walked]], key=turn)
+        others = self._lanes[walked:]
+        if self._level:
+            unserved = [entry for entry in met if not turn(entry)[1]]
+            self._lanes = [*unserved, *others, *met[len(unserved) :]]
+        else:
+            self._lanes = weighed(sorted([*met, *others], key=turn))
 
     async def give_back_unknown(self) -> None:
         """Undo claims of ours that were cut off before they told what they took."""

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from rota.jobs.job import JobId
 from rota.postgres.query import Query, Row, statement
 
-__all__ = ["Lane", "Look", "Start", "find_lanes", "revisit_lanes"]
+__all__ = ["LANES", "WAYS", "Lane", "Look", "Start", "find_lanes", "read_look", "revisit_lanes"]
 
 
 class Start(NamedTuple):
@@ -29,11 +29,10 @@ class Start(NamedTuple):
     id: JobId
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """A queue and a priority with something queued. `due_in` is how far away its first job is, `next_due_in` the first that
-    is not due yet, whatever stands before it; `suspects` tells whether any lane has jobs that were lost before; a walk from
-    `start` meets the first job and nothing before it."""
+class Lane(NamedTuple):
+    """A queue and a priority with something queued: a tuple, as there may be thousands. `due_in` is how far away its first job
+    is, `next_due_in` the first that is not due yet, whatever stands before it; `suspects` tells whether any lane has jobs that
+    were lost before; a walk from `start` meets the first job and nothing before it."""
 
     queue: str
     priority: int
@@ -59,8 +58,8 @@ class Look:
     joins_in: float | None = None
 
 
-# The last arm is read when the others are done. Lanes of lines are found from the start each time: they are few.
-_TOLD = """
+# Lanes of lines are found from the start each time: they are few.
+WAYS = """
     , line_lane as (
         (
             select line.queue, line.priority, line.ready_at
@@ -121,17 +120,16 @@ _TOLD = """
                 limit 1
             )
         from line_lane
-    )
-    (
+    ), way as materialized (
         select
             found.queue, found.priority,
-            extract(epoch from greatest(found.due_at, rule.opens_at) - (select {schema}.now()))::float8,
-            (select exists (select from {schema}.jobs as job where job.state = 'queued' and job.losses > 0)),
+            extract(epoch from greatest(found.due_at, rule.opens_at) - (select {schema}.now()))::float8 as due_in,
+            (select exists (select from {schema}.jobs as job where job.state = 'queued' and job.losses > 0)) as suspects,
             extract(epoch from greatest(
                 -- of a lane that someone has closed for a time, the first is next
                 case when rule.opens_at > (select {schema}.now()) then found.due_at else found.next_at end, rule.opens_at
-            ) - (select {schema}.now()))::float8,
-            found.due_at, found.id, found.lines, coalesce(rule.limited, false), coalesce(rule.weight, 1)
+            ) - (select {schema}.now()))::float8 as next_due_in,
+            found.due_at, found.id, found.lines, coalesce(rule.limited, false) as limited, coalesce(rule.weight, 1) as weight
         from found
         left join lateral (
             select
@@ -150,23 +148,31 @@ _TOLD = """
         where (%(queues)s::text[] is null or found.queue = any (%(queues)s::text[]))
           and coalesce(rule.opens_at < 'infinity', true)
         order by found.priority desc
+    ), looked as materialized (
+        -- how many there are is known when all of them have been found
+        select
+            count(*), extract(epoch from clock_timestamp() - statement_timestamp())::float8 as seconds,
+            extract(epoch from (
+                select job.due_at
+                from {schema}.jobs as job
+                where job.state = 'blocked' and job.place is null and job.after is null
+                order by job.due_at, job.id
+                limit 1
+            ) - {schema}.now())::float8 as joins_in
+        from way
     )
-    union all
-    select
-        null, null, extract(epoch from clock_timestamp() - statement_timestamp())::float8, null,
-        extract(epoch from (
-            select job.due_at
-            from {schema}.jobs as job
-            where job.state = 'blocked' and job.place is null and job.after is null
-            order by job.due_at, job.id
-            limit 1
-        ) - {schema}.now())::float8,
-        {schema}.now(), null, null, null, null
 """
+_TOLD = (
+    WAYS  # noqa: S608 - all parts are written out here
+    + """
+    select * from way
+    union all
+    select null, null, seconds, null, joins_in, {schema}.now(), null, null, null, null from looked
+"""
+)
 
-FIND_LANES = statement(
-    "find_lanes",
-    """
+#: What has something queued, from the start of each.
+LANES = """
     with recursive lane as (
         (
             select job.queue, job.priority, job.due_at, job.id
@@ -200,14 +206,13 @@ FIND_LANES = statement(
             limit 1
         ) as next
     )
-    """  # noqa: S608 - all parts are written out here
-    + _TOLD,
-)
+"""
+FIND_LANES = statement("find_lanes", LANES + _TOLD)
 
 
 def find_lanes(queues: Sequence[str] | None) -> Query[Look]:
     """The lanes with something queued, the most urgent first, and how far away the jobs of each are."""
-    return FIND_LANES.query({"queues": None if queues is None else list(queues)}, read=_look)
+    return FIND_LANES.query({"queues": None if queues is None else list(queues)}, read=read_look)
 
 
 REVISIT_LANES = statement(
@@ -244,11 +249,12 @@ def revisit_lanes(known: Mapping[tuple[str, int], Start]) -> Query[Look]:
             "after_id": [start.id for start in known.values()],
             "queues": None,
         },
-        read=_look,
+        read=read_look,
     )
 
 
-def _look(rows: Sequence[Row]) -> Look:
+def read_look(rows: Sequence[Row]) -> Look:
+    """The lanes, and last what is told of all of them."""
     *lanes, (_, _, seconds, _, joins_in, at, *_) = rows
     return Look([_lane(*lane) for lane in lanes], at, seconds, joins_in)
 

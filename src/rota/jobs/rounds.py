@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
+from uuid import UUID
 
 from rota.errors import DatabaseUnavailable, RotaError
 from rota.facts import DatabaseLost, Facts, HistoryKept, JobCancelled, JobLost
 from rota.jobs.cancel import end_cancelled, find_unwanted
-from rota.jobs.claim import ClaimedJob, give_back_claim, held_tokens
+from rota.jobs.chores import find_chores
+from rota.jobs.claim import ClaimedJob, give_back_claim
 from rota.jobs.close import close_batches, find_cancelled, prune_batches
 from rota.jobs.execute import Executor
 from rota.jobs.limit import mend_lines
@@ -73,42 +75,56 @@ class Rounds:
         self._control = control
         self._settings = settings
         self._facts = facts
-        self._unknown: set[int] = set()
+        self._unknown: Set[int] = set()
         #: set when a member has ended, when something we run is to end, and when a batch has lost a job
         self.ended = asyncio.Event()
         self.cancels = asyncio.Event()
         self.closings = asyncio.Event()
 
     async def rescue_lost(self) -> None:
-        """Take over from ended members: at once when we ended one, and now and then, in case a rescuer died at it."""
-        channel = wake_channel(self._database.schema)
+        """Take over from ended members: at once when we ended one, and now and then, in case a rescuer died at it. What others may
+        have left to do beside that is found then as well."""
         while True:
             if not self._control().alive:
                 raise RotaError(
                     "The thread that keeps this process's lease has ended. Nothing can be claimed any more; restart it."
                 )
+            told = self.ended.is_set()
             self.ended.clear()
             with contextlib.suppress(DatabaseUnavailable):  # the claim says so already; the next round comes
-                while rescued := await self._claiming.run(rescue(channel)):
-                    for job in rescued:
-                        what = (job.id, job.task, job.queue, job.attempt)
-                        self._facts.emit(JobLost(*what, job.member, job.fate, f"its worker {job.member} was lost"))
-                    self._source.wake()
-                    self.closings.set()
-                await self._give_back_unknown()
-                await self._claiming.run(end_cancelled())
+                if told:
+                    await self._rescue()
+                await self._see_to_chores()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.rescue_every * random.uniform(0.8, 1.2)):
                     await self.ended.wait()
 
-    async def _give_back_unknown(self) -> None:
+    async def _see_to_chores(self) -> None:
+        member = self._control().member
+        found = await self._claiming.run(find_chores(member))
+        if found.lost:
+            await self._rescue()
+        await self._give_back_unknown(member, found.held)
+        if found.cancelled:
+            await self._claiming.run(end_cancelled())
+        if found.closings:
+            self.closings.set()
+
+    async def _rescue(self) -> None:
+        channel = wake_channel(self._database.schema)
+        while rescued := await self._claiming.run(rescue(channel)):
+            for job in rescued:
+                what = (job.id, job.task, job.queue, job.attempt)
+                self._facts.emit(JobLost(*what, job.member, job.fate, f"its worker {job.member} was lost"))
+            self._source.wake()
+            self.closings.set()
+
+    async def _give_back_unknown(self, member: UUID, held: Set[int]) -> None:
         """Give back what the database says we hold and we know nothing of.
 
         A claim that was cut off may have been committed after we asked what had become of it. Twice in a row, so that a claim
         whose reply is on its way is left alone.
         """
-        member = self._control().member
-        held = await self._claiming.run(held_tokens(member))
         unknown = held - {job.token for job in self._consumer.held()} - self._source.claims_under_way
         for token in unknown & self._unknown:
             await self._claiming.run(give_back_claim(member, token))
@@ -145,7 +161,7 @@ class Rounds:
 
     async def watch_batches(self) -> None:
         """Let go of jobs that waited for others: at once when some of ours have settled or someone says that others are gone, and
-        now and then, since whoever settled the others may have died."""
+        when a look for what is left to do finds some, since whoever settled the others may have died."""
         while True:
             self.closings.clear()
             try:
@@ -156,9 +172,7 @@ class Rounds:
             except RotaError as error:
                 # rights are missing, the function is gone: jobs that wait for none run all the same
                 self._facts.emit(DatabaseLost("jobs: close batches", str(error)))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.rescue_every * random.uniform(0.8, 1.2)):
-                    await self.closings.wait()
+            await self.closings.wait()
 
     async def close_ended(self) -> int:
         """Look at all batches that lost a job by now; returns how many had ended."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import selectors
+import math
+import select
 import socket
 
 __all__ = ["Bell"]
@@ -23,10 +24,10 @@ class Bell:
 
     def rest(self, seconds: float, *also: int) -> bool:
         """Sleep until it rings or there is something to read there; tells whether there is. Knows no limit on file descriptors."""
-        with selectors.DefaultSelector() as selector:
-            for source in (self._ear.fileno(), *also):
-                selector.register(source, selectors.EVENT_READ)
-            ready = {key.fd for key, _ in selector.select(seconds)}
+        sources = select.poll()  # nothing to open, and nothing to close
+        for source in (self._ear.fileno(), *also):
+            sources.register(source, select.POLLIN)
+        ready = {source for source, _ in sources.poll(math.ceil(max(0.0, seconds) * 1000))}
         if self._ear.fileno() in ready:
             self._ear.recv(4096)
         return bool(ready & set(also))

@@ -289,6 +289,7 @@ class Control:
                 within=timedelta(seconds=asked_at - self._trust.renewed_at) + self.settings.margin,
                 seeking=self._seeking,
                 progress=progress,
+                probe=None if self._session.pooled else self._hearing.due(),
             )
         )
         self.progress.told(progress)
@@ -308,8 +309,6 @@ class Control:
             for peer in watched.ended:
                 self._facts.emit(MemberEnded(peer.id, peer.name, peer.reason))
             self._reactions.on_ended(watched.ended)
-        if not self._session.pooled and (probe := self._hearing.due()):
-            self._session.ask(probe)
         if random.random() < _PRUNE_SHARE:
             self.ask(prune_leases())  # whether it was done concerns nobody: others do it too
         interval = self.settings.interval.total_seconds()

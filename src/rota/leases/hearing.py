@@ -9,8 +9,7 @@ from psycopg.rows import TupleRow
 from psycopg.sql import SQL, Identifier
 
 from rota.facts import Facts, ListenerDeaf, ListenerHeard
-from rota.postgres.notify import Probe, notify, probe_channel
-from rota.postgres.query import Query
+from rota.postgres.notify import Probe, probe_channel
 
 __all__ = ["Hearing"]
 
@@ -46,12 +45,12 @@ class Hearing:
         while note := connection.pgconn.notifies():
             self._heard(note.relname.decode(), note.extra.decode("utf-8", "replace"))
 
-    def due(self) -> Query[None] | None:
-        """What to say to ourselves now, if it is time to; tells if the last was not heard."""
+    def due(self) -> tuple[str, str] | None:
+        """What to say to ourselves now, and where, if it is time to; tells if the last was not heard."""
         if self._probe.check():
             self._facts.emit(ListenerDeaf())
         message = self._probe.due()
-        return notify(self._own, message) if message else None
+        return (self._own, message) if message else None
 
     def _heard(self, channel: str, payload: str) -> None:
         if channel in self._channels:

@@ -291,7 +291,11 @@ WATCH = statement(
             )
         ),
         (select json_agg(json_build_array(mine.name, mine.epoch, mine.asked)) from mine),
-        (select clock.stepped from clock)
+        (select clock.stepped from clock),
+        -- A renewal need not be on disk: a server that crashed is believed in no expiry until all have had the time to come
+        -- back. Whoever acts upon an end commits that later, and with it all that was before.
+        case when not exists (select from ended) then set_config('synchronous_commit', 'off', true) end,
+        case when %(probe)s::text is not null then {schema}.notify(%(probed)s::text, %(probe)s::text) end
     """,
 )
 
@@ -306,6 +310,7 @@ def watch_members(
     within: timedelta | None = None,
     seeking: Collection[str] = (),
     progress: Sequence[Report] = (),
+    probe: tuple[str, str] | None = None,
 ) -> Query[Watched]:
     """The beat: prolong our lease and clear any suspicion; suspect the peers whose lock is free, and end those whose suspicion
     or lease has run its time, telling those who wait for what they led.
@@ -314,22 +319,26 @@ def watch_members(
     the server's. `let_in_at` is when the server last let a new session of ours in: who was suspected for its time by then could
     have come back as well. None when we were cut off a moment ago, by something that may have cut off the others too.
     `within` is how long ago our last beat can have been at most: if the database's clock says more, it was set forward, and nobody
-    is ended. `progress` is what our leaders said since then.
+    is ended. `progress` is what our leaders said since then, `probe` a channel and what to say there, to ourselves.
     One statement, since each process sends it twice a second.
     """
     now = boottime()
     params = {"id": id, "lease": lease, "grace": grace, "settled": settled, "let_in_at": let_in_at, "within": within}
+    # an empty list costs the driver as much as a full one, and a beat has little else to pay for
     reports = {
-        "names": [report.name for report in progress],
-        "epochs": [report.epoch for report in progress],
-        "notes": [report.note for report in progress],
-        "ages": [now - report.at for report in progress],
+        "names": [report.name for report in progress] or None,
+        "epochs": [report.epoch for report in progress] or None,
+        "notes": [report.note for report in progress] or None,
+        "ages": [now - report.at for report in progress] or None,
     }
-    return WATCH.query({**params, **reports, "seeking": sorted(seeking)}, read=_watched)
+    probed, said = probe or (None, None)
+    return WATCH.query(
+        {**params, **reports, "seeking": sorted(seeking) or None, "probed": probed, "probe": said}, read=_watched
+    )
 
 
 def _watched(rows: Any) -> Watched:
-    ((renewed, ended, ripens_in, vacant, mine, stepped),) = rows
+    ((renewed, ended, ripens_in, vacant, mine, stepped, *_),) = rows
     return Watched(
         renewed,
         tuple(EndedMember(UUID(member), name, reason) for member, name, reason in ended or ()),

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg import AsyncConnection, AsyncCursor, AsyncRawCursor, Connection, Cursor, RawCursor
 from psycopg.abc import Loader
 from psycopg.adapt import Transformer
 from psycopg.errors import DataError, Error, SerializationFailure
@@ -160,9 +160,10 @@ def _alone_sync(connection: Connection[Any], schema: str, query: Query[Any]) -> 
 
 
 async def _rows(connection: AsyncConnection[Any], schema: str, query: Query[Any]) -> list[Row]:
-    async with connection.cursor(row_factory=tuple_row) as cursor:  # whatever rows a connection of the user's makes
+    text, names = query.statement.numbered(schema)
+    async with AsyncRawCursor(connection, row_factory=tuple_row) as cursor:  # whatever a connection of the user's makes
         try:
-            await cursor.execute(query.statement.sql(schema), query.params)
+            await cursor.execute(text, [query.params[name] for name in names])
         except Error as error:
             if is_stale_plan(error):
                 await connection.close()
@@ -176,9 +177,10 @@ async def _rows(connection: AsyncConnection[Any], schema: str, query: Query[Any]
 
 
 def _rows_sync(connection: Connection[Any], schema: str, query: Query[Any]) -> list[Row]:
-    with connection.cursor(row_factory=tuple_row) as cursor:
+    text, names = query.statement.numbered(schema)
+    with RawCursor(connection, row_factory=tuple_row) as cursor:
         try:
-            cursor.execute(query.statement.sql(schema), query.params)
+            cursor.execute(text, [query.params[name] for name in names])
         except Error as error:
             if is_stale_plan(error):
                 connection.close()

@@ -117,6 +117,7 @@ class Consumer(Generic[Item, Outcome]):
         self._batch = asyncio.Event()
         self._batch_full = asyncio.Event()
         self._quiet = asyncio.Event()
+        self._stocked = asyncio.Event()
         self._hurried = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._context = contextvars.copy_context()
@@ -240,6 +241,8 @@ class Consumer(Generic[Item, Outcome]):
                 self._ready.extend(items)
                 self._rate.go_on()
             self._go_on()
+            if self._ready:
+                self._stocked.set()
             if len(items) < wanted:
                 await self._source.wait_for_more()
 
@@ -334,6 +337,7 @@ class Consumer(Generic[Item, Outcome]):
 
     async def _hand_back_stale(self) -> None:
         while True:
+            await self._stocked.wait()  # an idle process is not to wake up for nothing
             finished = self.finished
             await asyncio.sleep(_STALE_SECONDS)
             self._go_on()  # what was held back while nothing might be started
@@ -343,6 +347,8 @@ class Consumer(Generic[Item, Outcome]):
             if self._stale:
                 await self._hand_back()
                 self._note_change()
+            if not self._ready:
+                self._stocked.clear()
 
     async def _hand_back(self, begun: Sequence[Item] = ()) -> None:
         """Hand back what is stale, of which these were begun; what is hindered is tried again until it is done."""

@@ -1,0 +1,49 @@
+"""What there is to see to beside jobs, found in one read: a worker that is idle asks for it every few seconds, and mostly there is
+nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from rota.postgres.query import Query, Row, statement
+
+__all__ = ["Chores", "find_chores"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chores:
+    """Whether ended members have left jobs behind, whether something that nobody runs is marked to end, whether batches have lost
+    jobs; and the tokens of all claims that this member has according to the database."""
+
+    lost: bool
+    cancelled: bool
+    closings: bool
+    held: frozenset[int]
+
+
+FIND_CHORES = statement(
+    "find_chores",
+    """
+    select
+        exists (
+            select
+            from {schema}.members as member
+            join {schema}.jobs as job on job.state = 'running' and job.member = member.id
+            where member.ended_at is not null
+        ),
+        exists (select from {schema}.jobs as job where job.cancel_requested_at is not null and job.state <> 'running'),
+        exists (select from {schema}.closings),
+        (select array_agg(distinct job.token) from {schema}.jobs as job where job.state = 'running' and job.member = %(member)s)
+    """,
+)
+
+
+def find_chores(member: UUID) -> Query[Chores]:
+    """What there is to see to, by whoever comes first, and what this member holds. Changes nothing, and waits for nobody."""
+
+    def read(rows: list[Row]) -> Chores:
+        ((lost, cancelled, closings, held),) = rows
+        return Chores(lost, cancelled, closings, frozenset(held or ()))
+
+    return FIND_CHORES.query({"member": member}, read=read)  # type: ignore[arg-type]
