@@ -233,10 +233,10 @@ async def test_a_letter_tells_how_it_was_put_away(rota_app: TestRota, db: psycop
 def test_looking_around_reads_no_more_than_it_counts(rota_app: TestRota, db: psycopg.Connection[Any]) -> None:
     from rota.jobs.explain import _look_around
 
-    add(db, 30_000)
+    add(db, 60_000)
     add(db, 30_000, priority=3, due_at="2999-01-01 UTC")
     db.execute("analyze rota.jobs")
-    query = _look_around(rota_app.jobs.get_sync(15_000))
+    query = _look_around(rota_app.jobs.get_sync(50_000))
     plan = db.execute(
         "explain (analyze, format json) " + query.statement.sql("rota"), query.params, prepare=False
     ).fetchone()

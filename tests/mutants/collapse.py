@@ -176,7 +176,7 @@ MUTANTS = [
     Mutant(
         "a debounce that is due at once",
         "jobs/definition.py",
-        "new = new.but(delay=seconds(self.unique.period))",
+        'changes["delay"] = seconds(self.unique.period)',
         "pass",
         "tests/jobs/test_collapse.py",
     ),

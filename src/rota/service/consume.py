@@ -252,7 +252,7 @@ class Consumer(Generic[Item, Outcome]):
             return 0
         missing = self._free + self._ahead - len(self._ready)
         # with enough at hand, wait until a fair batch is missing rather than claim one by one
-        return missing if missing * 2 >= self._ahead else 0
+        return missing if missing * 4 >= self._ahead else 0
 
     def _start_ready(self) -> None:
         """Begin what is ready, as far as there is room. Called by a body that ends while we begin others, we see to it ourselves."""
