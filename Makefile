@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The suite waits more than it works
-N ?= 4
+N ?= 5
 # `make pooled LONG=` leaves the long forms out
 LONG ?= --long
 # Django 6 needs Python 3.12: the first that runs, since a shim of pyenv's may be there and not run

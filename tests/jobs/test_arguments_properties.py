@@ -331,7 +331,7 @@ simple = (
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(
     st.lists(simple, max_size=4) | st.tuples(st.integers(), st.text(), st.booleans()),
     st.dictionaries(st.sampled_from(["i", "b", "a", "n", "x"]), simple, max_size=3),

@@ -56,7 +56,7 @@ from rota.postgres.query import Query
 
 EXAMPLES = int(os.environ.get("ROTA_MODEL_EXAMPLES", "0"))
 SETTINGS = settings(
-    max_examples=EXAMPLES or 10,
+    max_examples=EXAMPLES or 7,
     stateful_step_count=50,
     deadline=None,
     database=None,

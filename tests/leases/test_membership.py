@@ -193,6 +193,6 @@ async def test_only_who_stood_by_says_that_it_no_longer_does(app: Rota, monkeypa
             await lead(app)
         assert "leave_standbys" not in asked
         with contextlib.suppress(Exception):
-            async with app.leadership("indexer").wait("0.1s"):
+            async with app.leadership("indexer").wait("0.5s"):
                 pass
         assert asked.count("leave_standbys") == 1
