@@ -15,7 +15,7 @@ DJANGO_PYTHON ?= $(shell for each in python3.12 python3.13 $(HOME)/.pyenv/versio
 BENCH := .venv-bench
 BENCH_PYTHON ?= $(or $(DJANGO_PYTHON),$(PYTHON))
 
-.PHONY: demo test matrix oldest pooled django model protocol chaos plans soak install check format teeth docs bench figures clean
+.PHONY: demo test slow matrix oldest pooled django model protocol chaos plans soak install check format teeth docs bench figures clean
 
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
@@ -28,6 +28,9 @@ test: $(VENV)/.dev  ## the whole default suite, on its own PostgreSQL
 QUEUE := tests/jobs tests/limits tests/flows tests/schedules tests/pollers $(wildcard tests/cli/test_*commands.py) \
 	$(filter-out %/test_migrate_under_load.py %/test_restarted_server.py $(wildcard tests/chaos/test_leadership_*.py), \
 	$(wildcard tests/chaos/test_*.py))
+
+slow: $(VENV)/.dev  ## what keeps several processes busy for long, and is therefore no part of make test
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --slow
 
 matrix: $(VENV)/.dev  ## what make test leaves out: long tests, and all on the oldest PostgreSQL of this machine as well
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --rest

@@ -5,7 +5,8 @@ By default a test that asks for a database runs on the newest (`[pg18]`), and on
 `--postgres 18` on that version only. `@pytest.mark.one_server` is for a test to which the version cannot matter. Tests that
 restart or break PostgreSQL take `own_server`. `@pytest.mark.writes_nothing` is for a test that only reads or is refused: such
 tests of a process share one database, and each is shown to have left it as it was. `@pytest.mark.by_default("one", "two")`
-names the parameters, as they stand in the ids, with which a test runs by default: with all others it is long.
+names the parameters, as they stand in the ids, with which a test runs by default: with all others it is long. What is marked
+`slow` runs where a version is named, and with `--slow` (`make slow`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--long", action="store_true", help="Run every test, on every PostgreSQL version there is.")
     parser.addoption("--rest", action="store_true", help="Run what is left out by default.")
+    parser.addoption("--slow", action="store_true", help="Run what is marked slow, and nothing else.")
     parser.addoption(
         "--pooled", action="store_true", help="Reach the databases of tests through PgBouncer in transaction mode."
     )
@@ -51,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "one_server: runs on one PostgreSQL version only, as it cannot matter which")
     config.addinivalue_line("markers", "long: is left out by default, as it takes long and others show most of it")
+    config.addinivalue_line("markers", "slow: is left to make slow, as it keeps several processes busy for long")
     config.addinivalue_line(
         "markers", "writes_nothing: shares its database with others that write nothing, which is checked"
     )
@@ -70,8 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not any("::" in name for name in config.args):  # files as a whole
         _check_defaults(items)
     if not config.getoption("--long"):
-        rest = config.getoption("--rest")
-        chosen = {item for item in items if _is_rest(item) == rest}
+        rest, slow, version = (config.getoption(name) for name in ("--rest", "--slow", "--postgres"))
+        chosen = {item for item in items if _is_rest(item) == rest and (rest or version or _is_slow(item) == slow)}
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = [item for item in items if item in chosen]
     if not config.getoption("--pooled"):
@@ -111,6 +114,10 @@ def _is_rest(item: pytest.Item) -> bool:
         or version not in (None, server_versions(item.config.getoption("--postgres"))[0])
         or (chosen is not None and _parameters(item) not in chosen.args)
     )
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
 
 
 def _parameters(item: pytest.Item) -> str:

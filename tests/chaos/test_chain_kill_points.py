@@ -13,7 +13,7 @@ from rota import group
 from rota.service.points import POINTS
 from rota.testing import TestRota, WorkerProcess, until_sync
 
-pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
+pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.one_server]
 
 APP = """
 import os, signal, time

@@ -27,7 +27,7 @@ from rota.runtime.limit import GONE_SECONDS
 from rota.runtime.supervisor import SupervisedWorker
 from rota.testing import TestRota, WorkerProcess, until_sync
 
-pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
+pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.one_server]
 
 APP = """
 import asyncio, ctypes, os, time

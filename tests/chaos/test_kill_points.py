@@ -13,7 +13,7 @@ import pytest
 from rota.service.points import POINTS
 from rota.testing import TestRota, WorkerProcess, until_sync
 
-pytestmark = [pytest.mark.chaos, pytest.mark.one_server]
+pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.one_server]
 
 APP = """
 import os, signal, time

@@ -36,6 +36,7 @@ def arena(rota_database: str, tmp_path: Path) -> Iterator[Arena]:
         yield arena
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120 + 5 * FAULTS)
 def test_no_two_valid_terms_overlap_whatever_happens_to_the_processes(arena: Arena) -> None:
     chance = random.Random(SEED)

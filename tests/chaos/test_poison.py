@@ -36,6 +36,7 @@ def app_file(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("after", "seconds"),
     [

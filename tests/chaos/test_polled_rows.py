@@ -110,6 +110,7 @@ def test_five_processes_take_ten_of_a_hundred_each_and_fifty_distinct_ones_in_al
     assert db.execute("select deadlocks from pg_stat_database where datname = current_database()").fetchone() == (0,)
 
 
+@pytest.mark.slow
 @pytest.mark.direct("a death is noticed when its lease runs out")
 def test_rows_of_a_killed_process_are_polled_by_others_and_none_is_left(
     rota_app: TestRota, rota_worker: StartWorker, db: Db, tmp_path: Path
@@ -169,6 +170,7 @@ OLDEST = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=[pytest.mark.long, pytest.mark.timeout(150)])])
 def test_while_a_handler_takes_its_time_no_transaction_of_ours_is_open(
     rota_app: TestRota, rota_worker: StartWorker, db: Db, tmp_path: Path, seconds: int

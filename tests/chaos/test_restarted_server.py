@@ -27,6 +27,7 @@ async def work(n: int) -> int:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crashes", [2, pytest.param(5, marks=pytest.mark.long)])
 async def test_crashes_of_the_server_under_load(own_server: Any, crashes: int) -> None:
     app = Rota(own_server.dsn)

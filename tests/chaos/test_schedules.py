@@ -54,6 +54,7 @@ def leader(db: Db) -> int | None:
     return found[0] if found else None
 
 
+@pytest.mark.slow
 @pytest.mark.direct("jobs are found by polling, later than this allows")
 @pytest.mark.parametrize(
     ("seconds", "kill_every"), [(7, 3), pytest.param(60, 7, marks=[pytest.mark.long, pytest.mark.timeout(150)])]

@@ -69,6 +69,7 @@ def test_short_demo_on_a_given_database_counts_what_was_there_apart(tmp_path: Pa
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "workers", [["--workers", "2"], pytest.param([], marks=pytest.mark.long)], ids=["two", "as by default"]
 )

@@ -113,6 +113,7 @@ def test_what_a_worker_held_that_crashed_is_free_when_that_is_told(tmp_path: Pat
         assert dev.wait() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.one_server
 @pytest.mark.parametrize(
     "reloads", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(5, marks=pytest.mark.long)]

@@ -347,6 +347,7 @@ async def test_to_cancel_the_first_ends_all_that_follow(rota_app: TestRota, task
         await flow.wait(5)
 
 
+@pytest.mark.direct("nobody is woken there")
 @pytest.mark.by_default("cancel", "delete")
 @pytest.mark.parametrize("verb", ["cancel", "discard", "delete", "acknowledge"])
 async def test_who_waits_for_what_someone_took_away_ends_at_once(

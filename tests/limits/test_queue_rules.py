@@ -330,6 +330,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return times
 
 
+@pytest.mark.direct("a worker that is not woken looks twice a second")
 @pytest.mark.parametrize("held_by", ["line", "queue", "unknown task"])
 async def test_a_worker_looks_ever_more_rarely_for_what_it_may_not_take(
     rota_app: TestRota, db: psycopg.Connection[Any], looks: list[float], held_by: str, monkeypatch: pytest.MonkeyPatch

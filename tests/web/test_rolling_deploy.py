@@ -154,6 +154,7 @@ def roll(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "rolls"),
     [

@@ -29,7 +29,10 @@ FIND_CHORES = statement(
         exists (
             select
             from {schema}.members as member
-            join {schema}.jobs as job on job.state = 'running' and job.member = member.id
+            -- from those that ended, who are few, to what they hold; the other way would be all that runs
+            cross join lateral (
+                select from {schema}.jobs as job where job.state = 'running' and job.member = member.id limit 1
+            ) as held
             where member.ended_at is not null
         ),
         exists (select from {schema}.jobs as job where job.cancel_requested_at is not null and job.state <> 'running'),
