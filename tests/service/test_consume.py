@@ -157,7 +157,7 @@ async def test_what_comes_slowly_is_claimed_in_large_batches() -> None:
     await pump.drain(Deadline.after(1))
 
     # by what ends while something is at hand: the time of a claim counted, no claim would ask for more than a few hundred
-    assert max(shelf.claims) > 700
+    assert 700 < max(shelf.claims) <= 1_000
     # and by what the claim before has brought
     assert all(after <= 4 * before + 10 for before, after in itertools.pairwise(shelf.claims[:-1]))
 

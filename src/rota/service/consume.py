@@ -46,6 +46,8 @@ _SLICE_SECONDS = 0.002
 # Claim ahead what will be started in this time: a few round trips to the database, so that it is never waited for.
 _AHEAD_SECONDS = 0.05
 _AHEAD_LIMIT = 2000
+# At once: a claim is one statement, and a long one keeps others waiting.
+_CLAIM_LIMIT = 1000
 # And no more than so many times what the last claim brought: the first few may have been the quick ones.
 _GROWTH = 4
 # What is ready but will not start within this time is handed back: the work was slower than its predecessors.
@@ -252,7 +254,7 @@ class Consumer(Generic[Item, Outcome]):
             return 0
         missing = self._free + self._ahead - len(self._ready)
         # with enough at hand, wait until a fair batch is missing rather than claim one by one
-        return missing if missing * 4 >= self._ahead else 0
+        return min(missing, _CLAIM_LIMIT) if missing * 4 >= self._ahead else 0
 
     def _start_ready(self) -> None:
         """Begin what is ready, as far as there is room. Called by a body that ends while we begin others, we see to it ourselves."""
