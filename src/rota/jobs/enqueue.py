@@ -83,7 +83,7 @@ def enqueue(
     return ENQUEUE.query(params, read=lambda rows: _job(new, rows[0], app, trace))
 
 
-# The arguments travel as one text: to divide it takes the server less time than an array of texts, and the client much less.
+# The arguments travel as one text: to divide it takes the server no longer than an array of texts, and the client much less.
 # What else the calls say is usually the same for all of them, so it travels once, as a template that each names by its number.
 # What comes back is one row: a client pays for each value of each.
 ENQUEUE_MANY = statement(
