@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -52,6 +53,7 @@ class Peer:
         else:
             app = Rota(dsn)
             define(app, progress, in_thread=settings.get("body") == "thread")
+        gc.freeze()  # as `rota worker` does
         # what it was given and has not begun goes back: the next worker is not to find it as what a death left behind
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.stop)
         await app.work(concurrency=settings.get("concurrency"), queues=settings.get("queues"))

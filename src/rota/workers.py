@@ -24,6 +24,8 @@ from rota.postgres.ask import run_apart
 from rota.postgres.names import check_name
 from rota.postgres.pool import Database
 from rota.postgres.schema import applied_migrations
+from rota.projections.projecting import Projecting
+from rota.projections.projections import Projections
 from rota.schedules.declare import Declarations
 from rota.schedules.scheduler import LEADERSHIP, Scheduler
 from rota.service.filling import Opened
@@ -46,6 +48,7 @@ class Home(Protocol):
     singletons: dict[str, Singleton]
     declared: Declarations
     pollers: Pollers
+    projections: Projections
     mark: str | None
     tracing: Tracing | None
     _membership: Membership
@@ -87,6 +90,8 @@ class Workers:
         self._check_retention()
         bodies: dict[str, Callable[..., Any]] = {f"poller {each.name!r}": each.handler for each in polled}
         bodies |= {f"singleton {name!r}": each.function for name, each in app.singletons.items() if not drain}
+        projected = [] if drain else app.projections.definitions
+        bodies |= {f"projection {each.name!r}": each.handler for each in projected}
         bodies |= {f"middleware {name!r}": each for name, each in app.middlewares.around_run}
         needs = app.tasks.needs(bodies)
         opened = Opened(app.tasks.resources)
@@ -100,7 +105,15 @@ class Workers:
         around = app.middlewares
         worker = Worker(app.database, app.tasks, settings, app.facts, app.codec, scheduler, app.tracing, around)
         polling = Polling(app.database, polled, app.facts)
-        led = (*app.singletons.values(), Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed))
+        projecting = Projecting(
+            app.database,
+            projected,
+            app.facts,
+            hears=lambda: working.control is not None and working.control.hears,
+        )
+        scheduling = Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed)
+        led = (*app.singletons.values(), scheduling, *projecting.singletons())
+        reactions = (worker.reactions, polling.reactions, *([projecting.reactions] if projected else []))
         shown = {
             "queues": queues if queues is None else list(queues),
             "concurrency": settings.concurrency,
@@ -108,17 +121,19 @@ class Workers:
             "limited": [name for name, limit in limits.items() if limit is not None],
             "schedules": {schedule.name: str(schedule.digest()) for schedule in schedules},
             "pollers": sorted(definition.name for definition in polled),
+            **({"projections": {each.name: each.version for each in projected}} if projected else {}),
             **({"mark": app.mark} if app.mark else {}),
         }
         working = Working(
             app.facts,
             worker,
             polling,
+            projecting,
             Singletons(app._leads, () if drain else led),
             reach=lambda: app.database.run(applied_migrations()),
             check=self._prepare,
             resources=lambda enter, wait: opened.open(needs, enter, wait),
-            member=lambda: app._membership.joined(for_each((), (worker.reactions, polling.reactions)), shown),
+            member=lambda: app._membership.joined(for_each((), reactions), shown),
             limits=lambda: run_apart(app.database.run, declare_limits(limits)),
             declared=lambda: app.declared.kept(schedules, app.database, app.codec, app.facts),
         )

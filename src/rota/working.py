@@ -1,10 +1,10 @@
 """One run of a worker in this process: started in order, and stopped on the way back.
 
-The order is: the database, its schema, the resources that bodies share, the tables of pollers, the member and its listener,
-the limits and schedules that code declares, leaderships, pollers, and jobs last, when everything they rely upon is there. At a
-stop nothing new is begun anywhere from the first moment: leaderships are resigned, and jobs and pollers stop claiming, at the
-same time and under one deadline. Only when all of them have ended does the member leave, as one that left while it still held
-something would look dead to its peers. The resources are closed after that, and the pool is its owner's to close.
+The order is: the database, its schema, the resources that bodies share, the tables of pollers, projections, the member and its
+listener, the limits and schedules that code declares, leaderships, pollers, and jobs last, when everything they rely upon is
+there. At a stop nothing new is begun anywhere from the first moment: leaderships are resigned, and jobs and pollers stop
+claiming, at the same time and under one deadline. Only when all of them have ended does the member leave, as one that left while
+it still held something would look dead to its peers. The resources are closed after that, and the pool is its owner's to close.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Literal
+from typing import Any, Literal
 
 from rota.clock import Duration
 from rota.errors import DatabaseUnavailable, ResourceUnavailable
@@ -22,6 +22,7 @@ from rota.jobs.worker import Worker
 from rota.leases.control import Control
 from rota.leases.singletons import Singletons
 from rota.pollers.polling import Polling
+from rota.projections.projecting import Projecting
 from rota.service.stages import Stages
 from rota.service.watchdog import watched
 
@@ -46,6 +47,7 @@ class Working:
         facts: Facts,
         worker: Worker,
         polling: Polling,
+        projecting: Projecting,
         singletons: Singletons,
         *,
         reach: Callable[[], Awaitable[object]],
@@ -58,6 +60,7 @@ class Working:
         self._facts = facts
         self._worker = worker
         self._polling = polling
+        self._projecting = projecting
         self._singletons = singletons
         self._reach = reach
         self._check = check
@@ -78,6 +81,11 @@ class Working:
     def finished(self) -> int:
         """How many jobs it has run to their end."""
         return self._worker.finished
+
+    @property
+    def projections(self) -> dict[str, dict[str, Any]]:
+        """How the projections stand that it reads for."""
+        return self._projecting.told()
 
     async def run(self, *, drain: bool, grace: Duration) -> None:
         """Work until stopped or cancelled, or with `drain` until there is nothing left.
@@ -136,6 +144,8 @@ class Working:
         # before joining: nobody counts on a member that cannot run anything yet, and closing them comes when it has left
         await self._resources(stages.enter, wait)
         await stages.enter("connections of pollers", self._polling.prepared())
+        if self._projecting.definitions:
+            await stages.enter("projections", self._projecting.prepared())
         control = await stages.enter("member", self._member())
         # after joining: whoever looks for those who declare this finds us
         await stages.run("limits", self._limits)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
-from rota import Retry, RotaError
+from rota import Retry, Rota, RotaError
 from rota.jobs import enqueue as enqueue_room
+from rota.postgres.notify import wake_channel
 from rota.testing import TestRota
 
 
@@ -113,13 +115,84 @@ async def test_jobs_put_together_are_as_they_are_read(
         ]
     )
 
-    jobs = [*alike, *mixed]
+    odd = send.using(delay="1h", tags=["late", 'q"x', "a\\b"], key="\\N", queue="q\\x")
+    others = await rota_app.enqueue_many([send.bind("x"), odd.bind("y"), send.bind("z")])
+
+    jobs = [*alike, *mixed, *others]
     assert [job.args.get("to") or job.args["name"] for job in jobs] == [
         *("ada", 'b"o\\', "zoë\n", "\U0001f600", "e"),
         *("eve", "ada", "kim", "bo", "ann"),
+        *("x", "y", "z"),
     ]
     assert [job.id for job in jobs] == sorted(job.id for job in jobs)
     assert [await rota_app.jobs.get(job.id) for job in jobs] == jobs
+
+
+@pytest.mark.direct("nobody hears anything there")
+@pytest.mark.usefixtures("small_parts")
+async def test_very_many_jobs_tell_the_workers_of_each_queue_once(rota_app: TestRota, rota_database: str) -> None:
+    @rota_app.task
+    async def count(n: int) -> None: ...
+
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        db.execute(f'listen "{wake_channel("rota")}"')
+        quiet = count.using(queue="quiet", wake=False)
+        await rota_app.enqueue_many(
+            [*(count.bind(n) for n in range(3)), *(count.using(queue="b").bind(n) for n in range(3)), quiet.bind(1)]
+        )
+
+        assert [note.payload for note in db.notifies(timeout=5, stop_after=2)] == ["b", "default"]
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_very_many_jobs_are_stored_as_they_are_whatever_the_session_speaks(
+    rota_database: str, colour: str
+) -> None:
+    app = Rota(f"{rota_database} client_encoding=latin1")
+
+    @app.task
+    async def greet(name: str) -> None: ...
+
+    bound = [greet.bind(name) for name in ("é", "ñ", "ß")]
+    jobs = app.enqueue_many_sync(bound) if colour == "sync" else await app.enqueue_many(bound)
+
+    with psycopg.connect(rota_database) as db:
+        stored = db.execute("select args ->> 'name' from rota.jobs order by id").fetchall()
+    assert stored == [("é",), ("ñ",), ("ß",)]
+    assert [job.args["name"] for job in jobs] == ["é", "ñ", "ß"]
+    await app.close()
+    app.close_sync()
+
+
+@pytest.mark.usefixtures("small_parts")
+async def test_very_many_jobs_go_into_a_schema_of_any_name(rota_database: str) -> None:
+    async with Rota(rota_database, schema='a%b"c') as app:
+        await app.migrate()
+
+        @app.task
+        async def count(n: int) -> None: ...
+
+        jobs = await app.enqueue_many([count.bind(n) for n in range(5)])
+
+        assert [await app.jobs.get(job.id) for job in jobs] == jobs
+
+
+@pytest.mark.usefixtures("small_parts")
+async def test_very_many_jobs_with_secrets_are_not_copied(rota_app: TestRota, rota_database: str) -> None:
+    @rota_app.task(redact=["password"])
+    async def sign_in(password: str) -> None: ...
+
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        # what a COPY says of this shows the row
+        db.execute(
+            "create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$;"
+            "create trigger refuse before insert on rota.jobs for each row execute function refuse()"
+        )
+        with pytest.raises(RotaError) as refused:
+            await rota_app.enqueue_many([sign_in.bind("geheim".upper()) for _ in range(5)])
+
+    assert "GEHEIM" not in "".join(traceback.format_exception(refused.value))
 
 
 async def test_secrets_of_many_jobs_are_not_kept(rota_app: TestRota) -> None:
@@ -172,6 +245,6 @@ async def test_who_gives_up_on_many_jobs_has_added_none(rota_app: TestRota, rota
 
 
 WAITING = (
-    "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%rota:enqueue_many%' "
+    "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%rota:copy_jobs%' "
     "and datname = current_database()"
 )

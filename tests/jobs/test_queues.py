@@ -345,7 +345,7 @@ async def test_a_worker_of_some_queues_looks_when_something_is_said_about_one_of
     rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[JobSource] = []
-    monkeypatch.setattr(JobSource, "wake", lambda source: looks.append(source))
+    monkeypatch.setattr(JobSource, "wake", lambda source, job: looks.append(source))
     worker = Worker(rota_app.database, {}, WorkerSettings(queues=("mail",)), rota_app.facts)
 
     for payload, so_far in (("images", 0), ("mail", 1), ("", 2)):

@@ -194,8 +194,8 @@ async def test_who_is_woken_looks_at_lanes_that_the_last_look_did_not_find(
     woken = asyncio.Event()
     wake = JobSource.wake
 
-    def noted(self: JobSource) -> None:
-        wake(self)
+    def noted(self: JobSource, job: int | None = None) -> None:
+        wake(self, job)
         woken.set()
 
     monkeypatch.setattr(JobSource, "wake", noted)

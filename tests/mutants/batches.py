@@ -93,7 +93,7 @@ MUTANTS = [
     Mutant(
         "batches: prompt",
         "jobs/source.py",
-        "if any(job.batch is not None for job in jobs):",
+        "if any(map(_batch, jobs)):",
         "if False:",
         "tests/jobs/test_chains.py::test_a_worker_goes_on_with_a_chain_as_soon_as_it_has_settled_a_job",
     ),

@@ -22,7 +22,7 @@ MUTANTS = [
     Mutant(
         "a loop that nobody runs taken for blocked",
         "service/watchdog.py",
-        "            elif not self._runs:\n                self._posted_at = now  # nobody turns it; that is not its fault\n",
+        "            if not self._runs:\n                self._posted_at = now  # nobody turns it; that is not its fault\n",
         "",
         "tests/service/test_watchdog.py",
     ),

@@ -74,9 +74,28 @@ MUTANTS = [
     Mutant(
         "a body that cancels itself taken for ours",
         "service/consume.py",
-        "if number in self._given_up or isinstance(error, KeyboardInterrupt):",
-        "if isinstance(error, asyncio.CancelledError):",
+        "return number in self._given_up or isinstance(error, KeyboardInterrupt)",
+        "return isinstance(error, asyncio.CancelledError)",
         "tests/service/test_consume.py",
+    ),
+    *(
+        Mutant(f"a conversation {what}", f"postgres/{file}.py", old, new, "tests/postgres/test_conversation.py")
+        for what, file, old, new in (
+            (
+                "on a connection that someone has closed",
+                "conversation",
+                "if connection.status == ConnStatus.BAD:",
+                "if False:",
+            ),
+            ("that never writes on", "conversation", "if bool(wanted & Wait.W) is not writes:", "if False:"),
+            ("that is left to run on the server", "connection", "await self._cut_short(gen)", "pass"),
+            (
+                "that keeps a prompt connection",
+                "connection",
+                "            if self.prompt:\n                self.pgconn.finish()",
+                "            if False:\n                pass",
+            ),
+        )
     ),
     Mutant(
         "a thousand open files",

@@ -13,14 +13,14 @@ REDACT = "tests/jobs/test_redact.py"
 MUTANTS = [
     Mutant(
         "an instance its own class would refuse",
-        "jobs/conversion/records.py",
+        "conversion/records.py",
         "        back = decode(encoded)\n        if comparable and back != value:",
         "        if comparable and decode(encoded) != value:",
         ARGUMENTS,
     ),
     Mutant(
         "a struct of anything",
-        "jobs/conversion/records.py",
+        "conversion/records.py",
         "if comparable and back != value:",
         "if False:",
         ARGUMENTS,
@@ -116,7 +116,7 @@ MUTANTS = [
     Mutant(
         "a secret kept as text",
         "jobs/enqueue.py",
-        " and not numbered[0].redact",
+        " and not some[0].redact",
         "",
         "tests/jobs/test_enqueue.py::test_secrets_of_many_jobs_are_not_kept",
     ),

@@ -8,7 +8,55 @@ SETTLE = "tests/jobs/test_settle.py"
 RUNNING = "tests/jobs/test_running.py"
 MEMBERS = "tests/leases/test_members.py"
 
+NAMED = "tests/jobs/test_claim_named.py"
+
 MUTANTS = [
+    *(
+        Mutant(f"very many jobs {what}", "jobs/copy.py", old, new, "tests/jobs/test_enqueue.py")
+        for what, old, new in (
+            ("whose arguments are taken for commands of COPY", '.replace("\\\\", "\\\\\\\\") for each', " for each"),
+            ("whose texts are", 'else str(value).replace("\\\\", "\\\\\\\\")', "else str(value)"),
+            ("that wake nobody", "yield notify(", "wake_channel(schema) or notify("),
+            ("in the letters of the session", " with (encoding 'UTF8')", ""),
+            ("whose secrets are copied", "if any(kind.redact for kind in kinds):", "if False:"),
+            ("that are all due at one time", "ends[kind - 1] for kind", "ends[0] for kind"),
+        )
+    ),
+    *(
+        Mutant(f"a claim of what is named {what}", "jobs/claim.py", old, new, NAMED, occurrence)
+        for what, old, new, occurrence in (
+            ("that takes what is not due", "and job.due_at <= (select {schema}.now())", "", 1),
+            (
+                "that takes from all queues",
+                "(%(queues)s::text[] is null or job.queue = any (%(queues)s::text[]))",
+                "true",
+                0,
+            ),
+            ("that takes what it does not know", "and job.task = any (%(tasks)s::text[])", "", 1),
+            ("that takes newer versions", "job.version = 1", "true", 1),
+            ("that takes what was lost before", "and job.losses = 0", "", 1),
+            ("that takes what is to be cancelled", "and job.cancel_requested_at is null", "", 1),
+            ("past the limit of a queue", "queue.running_limit is not null", "false", 0),
+            ("past the rate of a queue", "queue.rate_count is not null", "false", 0),
+            ("past a pause", "or queue.paused_at is not null and", "or false and", 0),
+            ("past what holds for all queues", "queue.name in ('', job.queue)", "queue.name = job.queue", 0),
+            ("that waits", "for update skip locked", "for update", 1),
+        )
+    ),
+    Mutant(
+        "an idle worker that looks for what it was told of",
+        "jobs/source.py",
+        "if 0 < len(named)",
+        "if 0 > len(named)",
+        NAMED,
+    ),
+    Mutant(
+        "a job of later that is named",
+        "jobs/enqueue.py",
+        "case when %(at)s is null and %(delay)s is null",
+        "case when true",
+        NAMED,
+    ),
     Mutant("success without the token", "jobs/settle.py", "and job.token = outcome.token", "", SETTLE),
     Mutant("other outcomes without the token", "jobs/settle.py", "and outcome.token = job.token", "", SETTLE),
     Mutant(

@@ -279,15 +279,13 @@ class Panic(BaseException):
     """What extension modules raise when they are at their wits' end."""
 
 
-@pytest.mark.parametrize("how", ["panic", "exit", "cancels itself", "raises a cancellation"])
+@pytest.mark.parametrize("how", ["panic", "cancels itself", "raises a cancellation"])
 async def test_a_body_that_ends_in_an_odd_way_is_accounted_for_and_frees_its_slot(how: str) -> None:
     async def odd(n: int) -> int:
         if n:
             match how:
                 case "panic":
                     raise Panic
-                case "exit":
-                    raise SystemExit(3)
                 case "cancels itself":
                     task = asyncio.current_task()
                     assert task is not None

@@ -237,6 +237,29 @@ def words(fact: Fact) -> Words | None:
                 f"poller {poller} leaves out rows whose keys are too long to be claimed, and goes on with the others. Give the "
                 f"table a shorter unique key for key=... To find them: {find}"
             )
+        case facts.ProjectionFailed(projection, _, position, attempt, error, retry_in):
+            return logging.WARNING, (
+                f"projection {projection}: the event at position {position} failed in attempt {attempt}: {_brief(error)}; next "
+                f"attempt in {retry_in:.1f} s"
+            )
+        case facts.ProjectionStopped(projection, _, position, attempt, error):
+            return logging.ERROR, (
+                f"projection {projection} has stopped at position {position} after attempt {attempt}: {_brief(error)}. Mend it, then: "
+                f"rota projections resume {shlex.quote(projection)}"
+            )
+        case facts.EventParked(projection, _, _, position, attempt, error):
+            return logging.ERROR, (
+                f"projection {projection}: the event at position {position} failed in attempt {attempt}: {_brief(error)}; it is "
+                f"parked, until: rota projections parked {shlex.quote(projection)} --replay"
+            )
+        case facts.ProjectionStalled(projection, _, position, busy):
+            return logging.WARNING, (
+                f"projection {projection}: its handler has been busy for {busy:.0f} s, at or behind position {position}"
+            )
+        case facts.ProjectionHindered(projection, _, waited, holder):
+            return logging.WARNING, (
+                f"projection {projection} has waited {waited:.0f} s for a transaction that may still commit something older: {holder}"
+            )
         case _:
             return None
 
@@ -305,6 +328,8 @@ def _traced(fact: Fact) -> BaseException | None:
         case facts.SingletonFailed(error=error) | facts.JobFailed(error=error, retry_in=None):
             return error
         case facts.RowFailed(error=BaseException() as error, retry_in=None) | facts.RowRaisedAfterSuccess(error=error):
+            return error
+        case facts.ProjectionStopped(error=error):
             return error
     return None
 

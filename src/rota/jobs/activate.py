@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rota.conversion.plain import dumps
 from rota.errors import NotPossible, ScheduleNotFound
 from rota.jobs.codec import Codec, decoded, encoded
-from rota.jobs.conversion.plain import dumps
 from rota.jobs.given import plain_arguments
 from rota.jobs.job import JobId
 from rota.postgres.query import Steps, scalar, statement

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from inspect import Parameter
 from typing import Any
 
+from rota.conversion.build import Builder, worded
+from rota.conversion.plain import ANYTHING, Converter, Unconvertible, shown
 from rota.errors import ConfigurationError
-from rota.jobs.conversion.build import Builder, worded
-from rota.jobs.conversion.plain import ANYTHING, Converter, Unconvertible, shown
 from rota.service.inject import resolved
 
 __all__ = [

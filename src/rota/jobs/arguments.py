@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from inspect import Parameter
 from typing import Any
 
+from rota.conversion.plain import ANYTHING, Encode, Mismatch, Room, TooLarge, brief, dumps, shown
+from rota.conversion.shorthand import shorthand
 from rota.errors import InvalidArguments, PayloadTooLarge
 from rota.jobs.annotations import (
     POSITIONAL,
@@ -22,8 +24,6 @@ from rota.jobs.annotations import (
     refuse_unreachable,
     result_converter,
 )
-from rota.jobs.conversion.plain import ANYTHING, Encode, Mismatch, Room, TooLarge, brief, dumps, shown
-from rota.jobs.conversion.shorthand import shorthand
 
 NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
@@ -204,7 +204,7 @@ class Signature:
             if name in self._redact or (self._redact and not name):
                 raise refused(f"reading {name or 'them'} failed with {type(error).__name__}") from None
             raise refused(f"reading {name or shown(payload)} failed with {brief(error)}") from error
-        if whole and not self._required <= values.keys():
+        if len(values) < len(self._decoders) and whole and not self._required <= values.keys():
             missing = ", ".join(each for each in self._call.parameters if each in self._required - values.keys())
             raise refused(f"{missing} is missing")
         if self._by_keyword_alone:

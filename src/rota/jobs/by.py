@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Set
 from datetime import date, time
 from typing import Any
 
+from rota.conversion.build import Builder
+from rota.conversion.plain import Room, brief, shown
 from rota.errors import ConfigurationError, InvalidArguments
 from rota.jobs.arguments import LIMIT, Signature
-from rota.jobs.conversion.build import Builder
-from rota.jobs.conversion.plain import Room, brief, shown
 from rota.postgres.names import check_name
 
 __all__ = ["Key", "check_by", "check_key", "key_by"]

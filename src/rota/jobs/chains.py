@@ -17,9 +17,9 @@ from decimal import Decimal
 from typing import Any, Self, TypeAlias, get_args
 from uuid import UUID
 
+from rota.conversion.plain import dumps, read_json
 from rota.errors import ConfigurationError
 from rota.jobs.codec import Codec
-from rota.jobs.conversion.plain import dumps, read_json
 from rota.jobs.definition import BoundTask, Task
 from rota.jobs.enqueue import in_batches, put_jobs
 from rota.jobs.flow import Flow

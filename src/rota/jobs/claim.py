@@ -7,20 +7,23 @@ limited, is taken by a function of the database, `claim_flow`, which counts what
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from rota.jobs.job import JobId
 from rota.jobs.lanes import LANES, WAYS, Lane, Look, Start, read_look
+from rota.postgres.arrays import numbers, texts
 from rota.postgres.query import Query, Row, scalar, statement
 
 __all__ = [
     "ClaimedJob",
     "claim",
     "claim_flow",
+    "claim_named",
     "claim_suspect",
     "give_back_claim",
     "join_lines",
@@ -53,12 +56,16 @@ class ClaimedJob(NamedTuple):
     limited: bool = False  # others wait for it to end: it is in a line, or its queue is limited
 
 
+# the same names are sent again and again
+_known = lru_cache(maxsize=512)(texts)
+
+
 def new_token() -> int:
     """A claim's token: random, so that no other claim of the same job ever has it."""
     return secrets.randbits(63)
 
 
-# Takes from the lanes that are named in between.
+# Takes what is chosen in between.
 _TAKE = """
     claimed as (
         update {schema}.jobs as job
@@ -68,7 +75,18 @@ _TAKE = """
             member = case when job.task = any (%(limited)s::text[]) then null else %(member)s end,
             claimed_at = case when job.task = any (%(limited)s::text[]) then null else {schema}.now() end,
             attempt = job.attempt + case when job.task = any (%(limited)s::text[]) then 0 else 1 end
-        where job.id = any (array(
+        where job.id = any (array({chosen}))
+          -- an ended member may not take anything: nobody would know that it has it
+          and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
+        returning
+            job.id, job.queue, job.task, job.priority, job.attempt, job.due_at, job.claimed_at, job.args::text, job.token,
+            job.version, job.saved::text, job.schedule, job.slot_at, job.trace_context, job.inputs::text, job.batch_id,
+            num_nonnulls(job.saved, job.schedule, job.trace_context, job.inputs, job.batch_id) > 0
+                or job.version <> 1 or job.attempt <> 1 as is_special
+    )
+"""
+# From the lanes that are named in between.
+_WALK = """
             select due.id
             from {lanes} as lane(queue, priority, after_due, after_id)
             cross join lateral (
@@ -94,22 +112,42 @@ _TAKE = """
             ) as due
             -- lanes are walked in the order given, and no further than needed: the locks are taken row by row
             limit %(limit)s
-        ))
-          -- an ended member may not take anything: nobody would know that it has it
-          and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
-        returning
-            job.id, job.queue, job.task, job.priority, job.attempt, job.due_at, job.claimed_at, job.args::text, job.token,
-            job.version, job.saved::text, job.schedule, job.slot_at, job.trace_context, job.inputs::text, job.batch_id,
-            num_nonnulls(job.saved, job.schedule, job.trace_context, job.inputs, job.batch_id) > 0 or job.version <> 1
-                as is_special
-    )
-"""
+        """
+# Of those that someone named, what the claim of a lane would take.
+_NAMED = """
+            select job.id
+            from {schema}.jobs as job
+            where job.id = any (%(ids)s::bigint[])
+              and job.state = 'queued'
+              and job.due_at <= (select {schema}.now())
+              and (%(queues)s::text[] is null or job.queue = any (%(queues)s::text[]))
+              and job.task = any (%(tasks)s::text[])
+              and (
+                  job.version = 1
+                  or job.version <= (%(versions)s::smallint[])[array_position(%(tasks)s::text[], job.task)]
+              )
+              and job.losses = 0
+              and job.cancel_requested_at is null
+              -- what someone has limited is taken under its lock, see claim_flow, and what is paused not at all
+              and not exists (
+                  select from {schema}.queues as queue
+                  where queue.name in ('', job.queue)
+                    and (
+                        queue.running_limit is not null
+                        or queue.rate_count is not null
+                        or queue.paused_at is not null and coalesce(queue.paused_until > (select {schema}.now()), true)
+                    )
+              )
+            order by job.priority desc, job.due_at, job.id
+            limit %(limit)s
+            for update skip locked
+        """
 # One row of columns, which a client reads several times as fast as it reads rows. What few jobs have comes apart.
 _COLUMNS = """
-        array_agg(id), array_agg(queue), array_agg(task), array_agg(priority), array_agg(attempt),
-        array_agg(date_part('epoch', due_at)), array_agg(args), date_part('epoch', max(claimed_at)),
-        array_agg(id) filter (where token is null),
-        array_agg(id) filter (where is_special), array_agg(version) filter (where is_special),
+        array_agg(id), array_agg(queue), array_agg(task), array_agg(priority), array_agg(date_part('epoch', due_at)),
+        array_agg(args), date_part('epoch', max(claimed_at)), array_agg(id) filter (where token is null),
+        array_agg(id) filter (where is_special), array_agg(attempt) filter (where is_special),
+        array_agg(version) filter (where is_special),
         array_agg(saved) filter (where is_special), array_agg(schedule) filter (where is_special),
         array_agg(slot_at) filter (where is_special), array_agg(trace_context) filter (where is_special),
         array_agg(inputs) filter (where is_special), array_agg(batch_id) filter (where is_special)
@@ -118,7 +156,7 @@ _COLUMNS = """
 _GIVEN = """unnest(
                 %(queues)s::text[], %(priorities)s::smallint[], %(after_due)s::timestamptz[], %(after_id)s::bigint[]
             )"""
-CLAIM = statement("claim", "with " + _TAKE.replace("{lanes}", _GIVEN) + "select" + _COLUMNS)
+CLAIM = statement("claim", "with " + _TAKE.replace("{chosen}", _WALK.replace("{lanes}", _GIVEN)) + "select" + _COLUMNS)
 
 
 def claim(
@@ -137,9 +175,41 @@ def claim(
     return CLAIM.query(
         {
             **_walked(lanes),
-            "tasks": list(tasks),
-            "versions": list(tasks.values()),
-            "limited": list(limited),
+            "tasks": _known(tuple(tasks)),
+            "versions": numbers(tasks.values()),
+            "limited": _known(tuple(limited)),
+            "limit": limit,
+            "token": token,
+            "member": member,
+        },
+        read=lambda rows: _claimed_by_column(rows[0], token),
+    )
+
+
+CLAIM_NAMED = statement("claim_named", "with " + _TAKE.replace("{chosen}", _NAMED) + "select" + _COLUMNS)
+
+
+def claim_named(
+    *,
+    ids: Collection[JobId],
+    queues: Sequence[str] | None,
+    tasks: Mapping[str, int],
+    limited: Sequence[str] = (),
+    limit: int,
+    token: int,
+    member: UUID,
+) -> Query[list[ClaimedJob]]:
+    """Take those of these jobs that are due and that a claim of their lanes would take.
+
+    It says nothing of what else there is: for who has room, has been told of them, and knew of nothing else a moment ago.
+    """
+    return CLAIM_NAMED.query(
+        {
+            "ids": numbers(ids),
+            "queues": None if queues is None else _known(tuple(queues)),
+            "tasks": _known(tuple(tasks)),
+            "versions": numbers(tasks.values()),
+            "limited": _known(tuple(limited)),
             "limit": limit,
             "token": token,
             "member": member,
@@ -169,7 +239,7 @@ LOOK_AND_CLAIM = statement(
             and not exists (select from way where way.suspects or way.due_in <= 0 and (way.lines or way.limited)) as is_all
         from looked
     ), """
-    + _TAKE.replace("{lanes}", _FOUND)
+    + _TAKE.replace("{chosen}", _WALK.replace("{lanes}", _FOUND))
     + """
     , taken as (select"""
     + _COLUMNS
@@ -203,10 +273,10 @@ def look_and_claim(
 
     return LOOK_AND_CLAIM.query(
         {
-            "queues": None if only is None else list(only),
-            "tasks": list(tasks),
-            "versions": list(tasks.values()),
-            "limited": list(limited),
+            "queues": None if only is None else _known(tuple(only)),
+            "tasks": _known(tuple(tasks)),
+            "versions": numbers(tasks.values()),
+            "limited": _known(tuple(limited)),
             "limit": limit,
             "token": token,
             "member": member,
@@ -220,20 +290,20 @@ _LOOK_COLUMNS = 10
 
 
 def _claimed_by_column(columns: Row, token: int) -> list[ClaimedJob]:
-    ids, queues, tasks, priorities, attempts, due, args, claimed_at, strays, special, *of_special = columns
+    ids, queues, tasks, priorities, due, args, claimed_at, strays, special, *of_special = columns
     if ids is None:
         return []
     none = repeat(None)
     waited = [round(claimed_at - due_at, 6) for due_at in due] if claimed_at else none
     found = zip(
-        ids, queues, tasks, priorities, attempts, repeat(0), due, args, repeat(token),
-        # what few have: a version other than 1, and what follows it
-        repeat(1), none, none, none, waited, none, none, none, none, repeat(False),
+        # what few have comes below: a later attempt than the first, another version than 1, and what follows that
+        ids, queues, tasks, priorities, repeat(1), repeat(0), due, args, repeat(token), repeat(1), none, none, none, waited,
+        none, none, none, none, repeat(False),
     )  # fmt: skip
     # past the constructor, which takes them by name
     jobs = list(map(tuple.__new__, repeat(ClaimedJob), found))
     if special is not None:
-        names = ("version", "saved", "schedule", "slot_at", "trace_context", "inputs", "batch")
+        names = ("attempt", "version", "saved", "schedule", "slot_at", "trace_context", "inputs", "batch")
         told = {job: dict(zip(names, values, strict=True)) for job, *values in zip(special, *of_special, strict=True)}
         jobs = [job._replace(**told[job.id]) if job.id in told else job for job in jobs]
     if strays is not None:
@@ -241,12 +311,13 @@ def _claimed_by_column(columns: Row, token: int) -> list[ClaimedJob]:
     return jobs
 
 
-def _walked(lanes: Sequence[tuple[Lane, Start | None]]) -> dict[str, list[Any]]:
+def _walked(lanes: Sequence[tuple[Lane, Start | None]]) -> dict[str, str]:
     return {
-        "queues": [lane.queue for lane, _ in lanes],
-        "priorities": [lane.priority for lane, _ in lanes],
-        "after_due": ["-infinity" if start is None else start.due_at.isoformat() for _, start in lanes],
-        "after_id": [0 if start is None else start.id for _, start in lanes],
+        "queues": _known(tuple(lane.queue for lane, _ in lanes)),
+        "priorities": numbers(lane.priority for lane, _ in lanes),
+        # a time has neither quotes nor commas in it
+        "after_due": f"{{{','.join('-infinity' if start is None else start.due_at.isoformat() for _, start in lanes)}}}",
+        "after_id": numbers(0 if start is None else start.id for _, start in lanes),
     }
 
 
@@ -282,9 +353,9 @@ def claim_flow(
         {
             **_walked(lanes),
             "lines": [lane.lines for lane, _ in lanes],
-            "tasks": list(tasks),
-            "versions": list(tasks.values()),
-            "limited": list(limited),
+            "tasks": _known(tuple(tasks)),
+            "versions": numbers(tasks.values()),
+            "limited": _known(tuple(limited)),
             "limit": limit,
             "most_losses": most_losses,
             "token": token,
@@ -368,10 +439,10 @@ def claim_suspect(
     return CLAIM_SUSPECT.query(
         {
             "most_losses": most_losses,
-            "queues": None if queues is None else list(queues),
-            "tasks": list(tasks),
-            "versions": list(tasks.values()),
-            "limited": list(limited),
+            "queues": None if queues is None else _known(tuple(queues)),
+            "tasks": _known(tuple(tasks)),
+            "versions": numbers(tasks.values()),
+            "limited": _known(tuple(limited)),
             "token": token,
             "member": member,
         },

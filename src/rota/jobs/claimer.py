@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import NamedTuple
@@ -25,12 +25,14 @@ from rota.jobs.claim import (
     ClaimedJob,
     claim,
     claim_flow,
+    claim_named,
     claim_suspect,
     give_back_claim,
     join_lines,
     look_and_claim,
     new_token,
 )
+from rota.jobs.job import JobId
 from rota.jobs.lanes import Lane, Look, Start, find_lanes, revisit_lanes
 from rota.postgres.query import Query
 from rota.postgres.session import Session
@@ -135,6 +137,27 @@ class Claimer:
     def under_way(self) -> set[int]:
         """The tokens of claims whose reply is awaited, or never came."""
         return {token for _, token in self._unknown}
+
+    async def claim_named(
+        self, ids: Collection[JobId], limit: int, member: UUID, *, still_valid: Callable[[], bool]
+    ) -> list[ClaimedJob]:
+        """Those of these jobs that are ours to take, without a look: it says nothing of others. Raises as `claim` does."""
+        await self.give_back_unknown()
+        self.saw_all = self.held_up = False
+        taken = await self._take(
+            member,
+            still_valid,
+            lambda token: claim_named(
+                ids=ids,
+                queues=self._queues,
+                tasks=self._tasks,
+                limited=self._limited,
+                limit=limit,
+                token=token,
+                member=member,
+            ),
+        )
+        return self._handed_over(member, taken)
 
     async def claim(
         self, limit: int, member: UUID, *, still_valid: Callable[[], bool], most_losses: int

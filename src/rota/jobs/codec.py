@@ -7,8 +7,8 @@ import json
 import re
 from typing import Any, Protocol, cast
 
+from rota.conversion.plain import brief, dumps, read_json
 from rota.errors import ConfigurationError, InvalidArguments
-from rota.jobs.conversion.plain import brief, dumps, read_json
 
 __all__ = ["Codec", "check_codec", "decoded", "encoded", "is_coded", "readable"]
 
@@ -82,7 +82,7 @@ def is_coded(text: str) -> bool:
 
 def decoded(codec: Codec | None, text: str) -> Any:
     """What was stored, whether or not a codec was in use then. Raises InvalidArguments."""
-    if not is_coded(text):
+    if not text.startswith(_BEGINS):
         try:
             return read_json(text)
         except (ValueError, RecursionError) as error:  # written by SQL

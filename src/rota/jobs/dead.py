@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Page
 from typing import Any, Unpack
 
+from rota.conversion.plain import ANYTHING, Mismatch, Room, TooLarge, brief, dumps, read_json
 from rota.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
 from rota.jobs.arguments import LIMIT, path
 from rota.jobs.codec import Codec, decoded, encoded
-from rota.jobs.conversion.plain import ANYTHING, Mismatch, Room, TooLarge, brief, dumps, read_json
 from rota.jobs.definition import Task
 from rota.jobs.inspect import get_job
 from rota.jobs.job import Job, JobId, Owner

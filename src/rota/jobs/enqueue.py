@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
+from rota.conversion.plain import dumps, read_json
 from rota.errors import JobExists
 from rota.jobs.codec import Codec, encoded, readable
-from rota.jobs.conversion.plain import dumps, read_json
-from rota.jobs.job import Job, NewJob, NewUnique, Owner, enqueued, kind_of, kind_of_each, kinds
+from rota.jobs.job import Job, JobId, NewJob, NewUnique, Owner, enqueued, kind_of, kind_of_each, kinds
 from rota.jobs.redact import masked, shown_args
-from rota.postgres.arrays import numbers
+from rota.postgres.arrays import numbers, texts
 from rota.postgres.notify import wake_channel
-from rota.postgres.query import Query, Row, Steps, statement
+from rota.postgres.query import Query, Row, Steps, one, statement
 
 __all__ = [
+    "added",
     "are_plain",
     "digest",
     "enqueue",
@@ -27,9 +29,11 @@ __all__ = [
     "fit_together",
     "in_batches",
     "is_plain",
+    "numbered",
     "put_all",
     "put_jobs",
     "refuse_twins",
+    "stored_args",
 ]
 
 # What one statement carries: large enough to be fast, small enough to stay far below its deadline.
@@ -51,7 +55,10 @@ ENQUEUE = statement(
     )
     returning
         id, created_at, due_at,
-        case when %(channel)s::text is not null then {schema}.notify(%(channel)s::text, queue) end
+        case when %(channel)s::text is not null then {schema}.notify(
+            -- one that is due at once is named, see notify.wake_message: who waits for work takes it without a look
+            %(channel)s::text, queue || case when %(at)s is null and %(delay)s is null then E'\\x1f' || id else '' end
+        ) end
     """,
 )
 
@@ -66,7 +73,7 @@ def enqueue(
     like = kind_of(new)
     params = {
         "task": like.task,
-        "args": _stored(new, codec),
+        "args": stored_args(new, codec),
         "queue": like.queue,
         "priority": like.priority,
         "at": like.at,
@@ -130,42 +137,50 @@ def enqueue_many(
     new: Sequence[NewJob], schema: str, app: Owner, *, codec: Codec | None = None, trace: str | None = None
 ) -> Query[list[Job[Any]]]:
     """Add the jobs in one statement and return them in the order given."""
-    which, numbered = _numbered(new)
-    args = list(map(_args, new))
-
-    def read(rows: Sequence[Row]) -> list[Job[Any]]:
-        ids, created_at, due_at = rows[0]
-        ids.sort()
-        if len(numbered) == 1 and not numbered[0].redact:
-            like = _job(numbered[0].but(args="{}"), (0, created_at, due_at[0]), app, trace)
-            return enqueued(like, ids, args)
-        return [
-            _job(each, (known, created_at, due_at[number - 1]), app, trace)
-            for each, known, number in zip(new, ids, which, strict=True)
-        ]
-
+    which, some = numbered(new)
     params = {
-        "args": _BETWEEN.join(args if codec is None else [_stored(each, codec) for each in new]),
+        "args": _BETWEEN.join(map(_args, new) if codec is None else [stored_args(each, codec) for each in new]),
         "templates": numbers(which),
-        "tasks": [n.task for n in numbered],
-        "queues": [n.queue for n in numbered],
-        "priorities": numbers(n.priority for n in numbered),
-        "ats": [n.at for n in numbered],
-        "delays": [n.delay for n in numbered],
-        "tags": [_array(n.tags) for n in numbered],
-        "versions": numbers(n.version for n in numbered),
-        "keys": [n.key for n in numbered],
-        "retentions": [n.retention for n in numbered],
-        "redacts": [_array(n.redact) for n in numbered],
-        "lost_limits": [n.lost_limit for n in numbered],
+        "tasks": [n.task for n in some],
+        "queues": [n.queue for n in some],
+        "priorities": numbers(n.priority for n in some),
+        "ats": [n.at for n in some],
+        "delays": [n.delay for n in some],
+        "tags": [texts(n.tags) if n.tags else None for n in some],
+        "versions": numbers(n.version for n in some),
+        "keys": [n.key for n in some],
+        "retentions": [n.retention for n in some],
+        "redacts": [texts(n.redact) if n.redact else None for n in some],
+        "lost_limits": [n.lost_limit for n in some],
         "trace": trace,
         "channel": wake_channel(schema),
-        "wake": sorted({n.queue for n in numbered if n.wake}),
+        "wake": sorted({n.queue for n in some if n.wake}),
     }
-    return ENQUEUE_MANY.query(params, read=read)
+    return ENQUEUE_MANY.query(params, read=one(partial(added, new, which, some, app, trace)))
 
 
-def _numbered(new: Sequence[NewJob]) -> tuple[list[int], list[NewJob]]:
+def added(
+    new: Sequence[NewJob],
+    which: Sequence[int],
+    some: Sequence[NewJob],
+    app: Owner,
+    trace: str | None,
+    ids: list[JobId],
+    created_at: datetime,
+    due_at: Sequence[datetime],
+) -> list[Job[Any]]:
+    """The jobs in the order given, under these ids, which grow in that order; those of each kind are due at its time."""
+    ids.sort()
+    if len(some) == 1 and not some[0].redact:
+        like = _job(some[0].but(args="{}"), (0, created_at, due_at[0]), app, trace)
+        return enqueued(like, ids, list(map(_args, new)))
+    return [
+        _job(each, (known, created_at, due_at[number - 1]), app, trace)
+        for each, known, number in zip(new, ids, which, strict=True)
+    ]
+
+
+def numbered(new: Sequence[NewJob]) -> tuple[list[int], list[NewJob]]:
     """The number, from one, of what each has in common with others; and of each of those one job, in order."""
     some = kinds(new)
     if len(some) == 1:
@@ -265,10 +280,10 @@ def _written(new: NewJob, call: UUID | None, place: int, codec: Codec | None, tr
             "turn": place,  # a twin in the same call is not a repetition
         }
     # the arguments are JSON already
-    return f'{{"args":{_stored(new, codec)},{dumps({name: value for name, value in said.items() if value is not None})[1:]}'
+    return f'{{"args":{stored_args(new, codec)},{dumps({name: value for name, value in said.items() if value is not None})[1:]}'
 
 
-def _stored(new: NewJob, codec: Codec | None) -> str:
+def stored_args(new: NewJob, codec: Codec | None) -> str:
     """The arguments as they are stored."""
     if codec is None:
         return new.args
@@ -359,13 +374,6 @@ _args = attrgetter("args")
 _alike = attrgetter(
     *("task", "queue", "priority", "at", "delay", "tags", "version", "key", "retention", "redact", "lost_limit", "wake")
 )
-
-
-def _array(tags: tuple[str, ...]) -> str | None:
-    """Tags as an array literal, since arrays of arrays must be rectangular."""
-    if not tags:
-        return None
-    return "{" + ",".join('"' + tag.replace("\\", "\\\\").replace('"', '\\"') + '"' for tag in tags) + "}"
 
 
 def _job(new: NewJob, row: Any, app: Owner, trace: str | None) -> Job[Any]:

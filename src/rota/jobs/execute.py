@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter
 from typing import Any
 
 from rota.blot import blotted
@@ -42,6 +43,8 @@ from rota.service.filling import refuse_overridden
 from rota.service.points import reach
 
 __all__ = ["Executor", "call_of", "counted", "outcome_of", "secrets_of", "success_of", "timed_out"]
+
+_new = tuple.__new__
 
 # How long a coroutine that was cancelled may take to end before it counts as stuck.
 _PATIENCE_SECONDS = 5.0
@@ -75,8 +78,8 @@ class Executor:
         self._running: dict[Attempt, Held] = {}
         self._timers: dict[Attempt, list[asyncio.TimerHandle]] = {}
 
-    def run(self, job: ClaimedJob) -> Awaitable[Outcome]:
-        """Run the body to its end. What is no Exception is raised: the worker cancelled it, or see `broken`.
+    def run(self, job: ClaimedJob) -> Coroutine[Any, Any, Outcome]:
+        """Run the body to its end. Its cancellation is raised: by the worker, or see `broken`.
 
         A body whose transaction has committed has succeeded, however it ends.
         """
@@ -144,7 +147,7 @@ class Executor:
             self._give_up_later(_PATIENCE_SECONDS, place, lambda job: Cancelled(job, attempt.seconds))
 
     def broken(self, job: ClaimedJob, error: BaseException) -> Outcome:
-        """The outcome of a body that ended by what is no Exception: sys.exit(), its own cancellation, or worse."""
+        """The outcome of a body that cancelled itself, or that something went wrong around."""
         return outcome_of(self._tasks[job.task], job, counted(job.task, error), 0.0, self._desk.codec)
 
     def close(self) -> None:
@@ -208,6 +211,9 @@ class Executor:
         self._timers.setdefault(place, []).append(timer)
 
     def _returned(self, task: Task[..., Any], attempt: Held, job: ClaimedJob, value: Any) -> Outcome:
+        if value is None and attempt.told is None and not attempt.settled:
+            # what most of them come to, and past the constructor, which takes its values by name
+            return _new(Succeeded, (job, None, perf_counter() - attempt.started))
         if attempt.told == "cancelled" and not attempt.settled:
             # it was told, and ended early or not: whoever cancelled it gets what they asked for
             return Cancelled(job, attempt.seconds)
@@ -215,7 +221,7 @@ class Executor:
 
     def _raised(self, task: Task[..., Any], attempt: Held, job: ClaimedJob, error: BaseException) -> Outcome | None:
         """What becomes of an attempt that raised; None if that is not to be judged here."""
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt | GeneratorExit):
             return None
         if attempt.settled:
             if not isinstance(error, asyncio.CancelledError):
@@ -224,14 +230,15 @@ class Executor:
             return AlreadySettled(job, attempt.seconds)
         if attempt.told == "cancelled":
             return Cancelled(job, attempt.seconds)
-        if not isinstance(error, Exception | Stopped):
+        if isinstance(error, asyncio.CancelledError):
             return None
-        return outcome_of(task, job, error, attempt.seconds, self._desk.codec)
+        return outcome_of(task, job, counted(task.name, error), attempt.seconds, self._desk.codec)
 
 
 def call_of(task: Task[..., Any], job: ClaimedJob, desk: Desk) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments to call the body with. Raises InvalidArguments for a payload that is not one of this task's."""
-    return task.signature.decode(task.upgraded(payload_of(job, desk.codec), job.version))
+    payload = payload_of(job, desk.codec)
+    return task.signature.decode(payload if job.version == task.version else task.upgraded(payload, job.version))
 
 
 def success_of(task: Task[..., Any], attempt: Held, value: Any, desk: Desk) -> Succeeded | AlreadySettled:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rota.conversion.plain import ANYTHING, Mismatch, Room, TooLarge
 from rota.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
 from rota.jobs.arguments import LIMIT, path
-from rota.jobs.conversion.plain import ANYTHING, Mismatch, Room, TooLarge
 
 __all__ = ["check_mapping", "plain_arguments"]
 

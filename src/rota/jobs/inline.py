@@ -12,10 +12,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from rota.conversion.plain import dumps
 from rota.errors import NotPossible
 from rota.jobs.chains import Plan
 from rota.jobs.claim import ClaimedJob
-from rota.jobs.conversion.plain import dumps
 from rota.jobs.definition import Task
 from rota.jobs.job import Job, JobId, NewJob
 from rota.jobs.middleware import Middleware

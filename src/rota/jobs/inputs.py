@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from rota.conversion.plain import dumps, read_json
 from rota.errors import ResultsMissing
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.codec import Codec, decoded
-from rota.jobs.conversion.plain import dumps, read_json
 
 __all__ = ["payload_of"]
 

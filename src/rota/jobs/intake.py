@@ -12,12 +12,12 @@ from uuid import uuid4
 from rota.errors import ConfigurationError, DatabaseUnavailable
 from rota.jobs.chains import Plan, Put, put_plan
 from rota.jobs.codec import Codec
+from rota.jobs.copy import copy_all
 from rota.jobs.enqueue import (
     are_plain,
     enqueue,
     enqueue_many,
     fit_together,
-    in_batches,
     is_plain,
     put_all,
     put_jobs,
@@ -28,7 +28,6 @@ from rota.jobs.tracing import Tracing
 from rota.postgres.foreign import foreign
 from rota.postgres.notify import Throttle
 from rota.postgres.pool import Database
-from rota.postgres.query import Query
 
 __all__ = ["Intake", "check_new"]
 
@@ -136,10 +135,13 @@ class Intake:
             steps = put_all(jobs, self._jobs, call=None, codec=self._codec, trace=trace)
             return await foreign(on).run_steps(steps, self._schema)
         if are_plain(jobs):
-            parts = self._in_parts(jobs, trace)
             if fit_together(jobs):
-                return await self._database.run(next(parts))
-            return [job for part in await self._database.run_all(parts) for job in part]
+                return await self._database.run(
+                    enqueue_many(jobs, self._schema, self._jobs, codec=self._codec, trace=trace)
+                )
+            return await self._database.run_steps(
+                copy_all(jobs, self._schema, self._jobs, codec=self._codec, trace=trace)
+            )
         call = uuid4()
         for pause in _pauses(jobs):
             try:
@@ -160,10 +162,13 @@ class Intake:
             steps = put_all(jobs, self._jobs, call=None, codec=self._codec, trace=trace)
             return foreign(on).run_steps_sync(steps, self._schema)
         if are_plain(jobs):
-            parts = self._in_parts(jobs, trace)
             if fit_together(jobs):
-                return self._database.run_sync(next(parts))
-            return [job for part in self._database.run_all_sync(parts) for job in part]
+                return self._database.run_sync(
+                    enqueue_many(jobs, self._schema, self._jobs, codec=self._codec, trace=trace)
+                )
+            return self._database.run_steps_sync(
+                copy_all(jobs, self._schema, self._jobs, codec=self._codec, trace=trace)
+            )
         call = uuid4()
         for pause in _pauses(jobs):
             try:
@@ -174,10 +179,6 @@ class Intake:
                     raise
             time.sleep(pause)
         raise AssertionError("the last try returns or raises")
-
-    def _in_parts(self, jobs: Sequence[NewJob], trace: str | None) -> Iterator[Query[list[Job[Any]]]]:
-        for part in in_batches(jobs):
-            yield enqueue_many(part, self._schema, self._jobs, codec=self._codec, trace=trace)
 
 
 def check_new(new: Iterable[NewJob]) -> list[NewJob]:

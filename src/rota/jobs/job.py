@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 from uuid import UUID
 
 from rota.clock import Duration
+from rota.conversion.plain import read_json
 from rota.errors import RotaError
 from rota.jobs.codec import Codec
-from rota.jobs.conversion.plain import read_json
 
 __all__ = ["AttemptError", "Job", "JobId", "NewJob", "NewUnique", "OnFailure", "Owner", "Source"]
 

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any, TypedDict
 from uuid import UUID
 
+from rota.conversion.plain import read_json
 from rota.errors import ConfigurationError, JobNotFound
-from rota.jobs.conversion.plain import read_json
 from rota.jobs.definition import Task
 from rota.jobs.inspect import check_id, check_page, text_filters
 from rota.jobs.job import JobId, Owner

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from rota.conversion.plain import read_json
 from rota.errors import ConfigurationError
 from rota.jobs.by import check_key
 from rota.jobs.checks import check_at, check_delay, check_priority, check_tags
-from rota.jobs.conversion.plain import read_json
 from rota.jobs.given import check_mapping
 from rota.jobs.job import NewJob
 from rota.jobs.package import Package

@@ -64,7 +64,7 @@ class Desk:
 class Held:
     """An attempt as whoever runs it keeps it. Its body sees a RunningJob, which has none of this."""
 
-    __slots__ = ("_job", "_started", "claim", "desk", "payloads", "settled", "task", "told")
+    __slots__ = ("_job", "claim", "desk", "payloads", "settled", "started", "task", "told")
 
     def __init__(self, claim: ClaimedJob, payloads: Payloads, desk: Desk | None) -> None:
         self.claim = claim
@@ -74,14 +74,14 @@ class Held:
         self.told: str | None = None  # why this attempt alone should end: cancelled, or timed out
         self.task: asyncio.Task[Any] | None = None  # in which it runs
         self._job: RunningJob | None = None
-        self._started = time.perf_counter()
+        self.started = time.perf_counter()
 
     def tell(self, why: str) -> None:
         self.told = self.told or why
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self._started
+        return time.perf_counter() - self.started
 
     @property
     def job(self) -> RunningJob:

@@ -12,6 +12,7 @@ depend on its outcome alone: one that someone wants cancelled is never queued ag
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter, lt
 from typing import NamedTuple
 
 from rota.jobs.claim import ClaimedJob
@@ -71,7 +72,7 @@ SUCCEED = statement(
     """
     with outcome as materialized (
         select
-            given.id, (%(tokens)s::bigint[])[given.claim] as token, given.result,
+            given.id, (%(tokens)s::bigint[])[coalesce(given.claim, 1)] as token, given.result,
             given.microseconds / 1000000.0::float8 as seconds
         from unnest(%(ids)s::bigint[], %(claims)s::integer[], %(results)s::text[], %(microseconds)s::bigint[])
             as given(id, claim, result, microseconds)
@@ -85,24 +86,26 @@ SUCCEED = statement(
 
 def succeed(outcomes: Sequence[Succeeded]) -> Query[set[Attempt]]:
     """Move the jobs to history; returns the attempts that were still ours."""
-    # in one order, so that two who settle or cancel never wait for each other in a circle
-    outcomes = sorted(outcomes, key=_job_id)
     ids = [job.id for job, _, _ in outcomes]
+    if not all(map(lt, ids, ids[1:])):
+        # in one order, so that two who settle or cancel never wait for each other in a circle
+        outcomes = sorted(outcomes, key=_job_id)
+        ids = [job.id for job, _, _ in outcomes]
     tokens = [job.token for job, _, _ in outcomes]
     claims = {token: number for number, token in enumerate(set(tokens), 1)}
 
     def ours(rows: Sequence[Row]) -> set[Attempt]:
-        if not rows:
-            return set(zip(ids, tokens, strict=True))
-        return set(zip(*(found or () for found in rows[0]), strict=True))
+        return (
+            set(zip(*(found or () for found in rows[0]), strict=True)) if rows else set(zip(ids, tokens, strict=True))
+        )
 
     return SUCCEED.query(
         {
             "ids": numbers(ids),
-            "claims": numbers([claims[token] for token in tokens]),
+            # unnest pads a missing array with nulls: most share one claim, and most tasks return nothing
+            "claims": numbers([claims[token] for token in tokens]) if len(claims) > 1 else None,
             "tokens": numbers(claims),
-            # most tasks return nothing: unnest pads a missing array with nulls
-            "results": [o.result for o in outcomes] if any(o.result for o in outcomes) else None,
+            "results": [o.result for o in outcomes] if any(map(_result, outcomes)) else None,
             "microseconds": numbers([int(seconds * 1e6) for _, _, seconds in outcomes]),
         },
         read=ours,
@@ -111,6 +114,9 @@ def succeed(outcomes: Sequence[Succeeded]) -> Query[set[Attempt]]:
 
 def _job_id(outcome: Succeeded) -> JobId:
     return outcome.job.id
+
+
+_result = attrgetter("result")
 
 
 SUCCEED_ONE = statement(

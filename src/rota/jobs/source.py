@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 import psycopg
@@ -51,6 +53,8 @@ __all__ = ["JobSource"]
 
 T = TypeVar("T")
 
+_job, _limited, _batch = attrgetter("job"), attrgetter("limited"), attrgetter("batch")
+
 # For how long after a lock was felt, or seen, each batch is asked for locks before it is written.
 _WARY_SECONDS = 5.0
 _UNSTORABLE = "InvalidResult"
@@ -58,6 +62,9 @@ _UNSTORABLE = "InvalidResult"
 # what is in the way wakes nobody but itself.
 _HELD_UP_SECONDS = 0.2
 _HELD_UP_SHARE = 0.1
+# Told of more jobs than this, or for longer than this of one after the other, we look: some are not named.
+_NAMED_LIMIT = 20
+_NAMED_SECONDS = 0.1
 
 
 class JobSource:
@@ -91,6 +98,10 @@ class JobSource:
         self._seen_locked: set[JobId] = set()
         self._woken = asyncio.Event()
         self._look_anew = False
+        # while we wait there is nothing else, and room: who tells us of a job tells of the first one to take
+        self._waits = False
+        self._named: list[JobId] = []
+        self._named_until = math.inf
         self._pause = 0.0
         self._moved_at = boottime()
         self._awaited = 0
@@ -98,8 +109,11 @@ class JobSource:
         self._last_short_look = 0
         self._short_look = asyncio.Event()
 
-    def wake(self) -> None:
+    def wake(self, job: JobId | None = None) -> None:
+        """There is something to claim: this job, if it is named."""
         self._look_anew = True
+        if job is not None and self._waits and len(self._named) <= _NAMED_LIMIT:
+            self._named.append(job)
         self._woken.set()
 
     async def found_nothing(self) -> None:
@@ -129,15 +143,22 @@ class JobSource:
         if self._look_anew:
             self._look_anew = False
             self._claimer.look()
+        named, self._named, self._waits = self._named, [], False
+        member = control.member
+
+        def still_valid() -> bool:
+            return control.may_act and control.member == member
+
+        if 0 < len(named) <= _NAMED_LIMIT and boottime() < self._named_until:
+            self._named_until = min(self._named_until, boottime() + _NAMED_SECONDS)
+            if jobs := await self._claimer.claim_named(named, limit, member, still_valid=still_valid):
+                # whether there is more is asked a moment later: a lone job does not wait for that
+                self._pause, self._moved_at = 0.0, boottime()
+                return jobs
+        self._named_until = math.inf
         self._looks_begun += 1
         look = self._looks_begun
-        member = control.member
-        jobs = await self._claimer.claim(
-            limit,
-            member,
-            still_valid=lambda: control.may_act and control.member == member,
-            most_losses=self._gate.most_losses,
-        )
+        jobs = await self._claimer.claim(limit, member, still_valid=still_valid, most_losses=self._gate.most_losses)
         if jobs or not self._claimer.held_up:
             self._moved_at = boottime()
         if jobs:
@@ -166,6 +187,7 @@ class JobSource:
             soonest = 0.05
             longest = min(longest, max(_HELD_UP_SECONDS, (boottime() - self._moved_at) * _HELD_UP_SHARE))
         self._pause = min(longest, self._pause * 4 or soonest)
+        self._waits = True
         try:
             async with asyncio.timeout(min(self._pause, self._claimer.next_look_in)):
                 await self._woken.wait()
@@ -178,7 +200,7 @@ class JobSource:
         if locked := await self._locked(outcomes):
             left = [outcome for outcome in outcomes if outcome.job.id in locked]
             outcomes = [outcome for outcome in outcomes if outcome.job.id not in locked]
-        succeeded = [outcome for outcome in outcomes if isinstance(outcome, Succeeded)]
+        succeeded = [outcome for outcome in outcomes if type(outcome) is Succeeded]
         if succeeded:
             left += await self._settle(succeeded)
         if len(succeeded) < len(outcomes):
@@ -186,9 +208,10 @@ class JobSource:
             if others:
                 left += await self._settle(others)
             self._tell((outcome for outcome in outcomes if isinstance(outcome, AlreadySettled)), {})
-        jobs = [outcome.job for outcome in outcomes]
-        self._leave_room([job for job in jobs if job.limited])
-        if any(job.batch is not None for job in jobs):
+        jobs = list(map(_job, outcomes))
+        if any(map(_limited, jobs)):
+            self._leave_room([job for job in jobs if job.limited])
+        if any(map(_batch, jobs)):
             self._left_batch()
         return left
 

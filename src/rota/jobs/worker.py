@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -27,7 +27,7 @@ from rota.jobs.source import JobSource
 from rota.jobs.suspects import Gate
 from rota.jobs.tracing import Tracing
 from rota.leases.control import Control, Reactions
-from rota.postgres.notify import wake_channel
+from rota.postgres.notify import wake_channel, wake_message
 from rota.postgres.pool import Database
 from rota.postgres.session import Session
 from rota.service.consume import Consumer
@@ -294,7 +294,7 @@ class Worker:
         if hindered:
             raise RotaError("\n".join([*hindered, "All else is done. Mend that, and drain again."]))
 
-    def _run_job(self, job: ClaimedJob) -> Awaitable[Outcome]:
+    def _run_job(self, job: ClaimedJob) -> Coroutine[Any, Any, Outcome]:
         return self._run_suspect(job) if job.losses else self._executor.run(job)
 
     async def _run_suspect(self, job: ClaimedJob) -> Outcome:
@@ -307,10 +307,11 @@ class Worker:
 
     # What the control thread says, handed over to the loop. A loop that has closed has nothing left to react.
 
-    def _on_wake(self, queue: str) -> None:
+    def _on_wake(self, said: str) -> None:
+        queue, job = wake_message(said)
         # no name: something was said about all queues together
         if not queue or self._settings.queues is None or queue in self._settings.queues:
-            self._in_loop(self._source.wake)
+            self._in_loop(self._source.wake, job)
         if not queue:
             # or a job that others wait for was taken away
             self._in_loop(self._rounds.closings.set)
@@ -334,6 +335,6 @@ class Worker:
             if job.losses:
                 self._gate.leave(job)
 
-    def _in_loop(self, call: Any) -> None:
+    def _in_loop(self, call: Any, *args: Any) -> None:
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(call)
+            self._loop.call_soon_threadsafe(call, *args)

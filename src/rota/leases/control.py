@@ -59,7 +59,14 @@ from rota.leases.session import ControlSession
 from rota.leases.trust import LeaseSettings, Trust
 from rota.postgres.connection import BoundedConnection, Connector, check_fork
 from rota.postgres.identity import check_identity, compare_identity
-from rota.postgres.notify import cancel_channel, lead_channel, poll_channel, schedule_channel, wake_channel
+from rota.postgres.notify import (
+    cancel_channel,
+    event_channel,
+    lead_channel,
+    poll_channel,
+    schedule_channel,
+    wake_channel,
+)
 from rota.postgres.query import Query
 
 __all__ = ["Control", "Reactions"]
@@ -87,6 +94,7 @@ class Reactions:
     on_cancel: Callable[[], None] = lambda: None
     on_schedule: Callable[[], None] = lambda: None
     on_poll: Callable[[str], None] = lambda poller: None
+    on_event: Callable[[str], None] = lambda log: None
     on_ended: Callable[[tuple[EndedMember, ...]], None] = lambda members: None
     on_identity_lost: Callable[[UUID], None] = lambda member: None
     on_doubt: Callable[[], None] = lambda: None
@@ -148,6 +156,7 @@ class Control:
                 lead_channel(schema): self._heard_of_leading,
                 schedule_channel(schema): lambda _: self._reactions.on_schedule(),
                 poll_channel(schema): self._reactions.on_poll,
+                event_channel(schema): self._reactions.on_event,
             },
         )
         self._stopping = threading.Event()

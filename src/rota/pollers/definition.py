@@ -12,8 +12,7 @@ from rota.clock import Duration, duration, seconds
 from rota.errors import ConfigurationError
 from rota.pollers.adaptive import LONGEST, Adaptive
 from rota.pollers.rows import RowReader, reader_of
-from rota.pollers.shape import read_table_name
-from rota.postgres.names import check_name
+from rota.postgres.names import check_name, read_table_name
 from rota.postgres.query import identifier
 from rota.retry import Retry
 

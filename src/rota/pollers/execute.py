@@ -89,7 +89,7 @@ class Executor:
         self._threads: ThreadPoolExecutor | None = None
 
     async def run(self, row: ClaimedRow) -> Outcome:
-        """Run the handler to its end. What is no Exception is raised: the worker cancelled it, or see `broken`."""
+        """Run the handler to its end. Its cancellation is raised: by the worker, or see `broken`."""
         held = Held(row, self._finish, self._transactions, self._stopping)
         # each poll runs in a task of its own, and so in a context of its own: there is nothing to reset
         running.set(RunningPoll(held))
@@ -106,6 +106,10 @@ class Executor:
                 self._facts.emit(RowRaisedAfterSuccess(row.poller, row.key, error))
                 return SettledPoll(row, held.fate, held.changed, held.seconds)
             return self.failed(row, error, held.seconds)._replace(unsure=held.unsure)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            return self.broken(row, error)
         if held.fate is not None:
             return SettledPoll(row, held.fate, held.changed, held.seconds)
         return Polled(row, isinstance(value, Changed) or value is Changed, held.seconds)
@@ -120,7 +124,7 @@ class Executor:
         return FailedPoll(row, describe(error), None if pause is None else min(pause, _LONGEST_PAUSE), seconds)
 
     def broken(self, row: ClaimedRow, error: BaseException) -> FailedPoll:
-        """The outcome of a handler that ended by what is no Exception: sys.exit(), its own cancellation, or worse."""
+        """The outcome of a handler that ended by what is no Exception: sys.exit(), or its own cancellation."""
         ended = RotaError(f"The handler of {row.poller!r} raised {error!r}, which counts as a failure of the poll.")
         ended.__cause__ = error
         return self.failed(row, ended)

@@ -11,7 +11,8 @@ from psycopg.types.json import Jsonb
 from rota.errors import ConfigurationError, DatabaseUnavailable, NotPossible, RotaError
 from rota.pollers.definition import PollerDefinition
 from rota.pollers.inspect import PollerView, get_poller
-from rota.pollers.shape import Shape, find_shape, read_table_name
+from rota.pollers.shape import Shape, find_shape
+from rota.postgres.names import read_table_name
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps, nothing, scalar, statement
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rota.errors import ConfigurationError
 from rota.postgres.query import Query, Steps, identifier, nothing, one, one_or_none, statement
 
-__all__ = ["Column", "Shape", "TableMark", "can_be_key", "find_shape", "key_value", "mark_table", "read_table_name"]
+__all__ = ["Column", "Shape", "TableMark", "can_be_key", "find_shape", "key_value", "mark_table"]
 
 # How a value of a key's column goes into JSON and comes back the same, whatever the session's settings are.
 _AS_IT_IS = ("to_jsonb({column})", "({value})::{type}")
@@ -111,24 +111,6 @@ class Shape:
             )
             for at, name in enumerate(key)
         )
-
-
-def read_table_name(table: Any) -> tuple[str | None, str]:
-    """Schema and table from "table", "schema.table" or a pair, which is for names that hold a dot."""
-    parts = (
-        tuple(table)
-        if isinstance(table, list | tuple)
-        else tuple(table.split(".", 1))
-        if isinstance(table, str)
-        else ()
-    )
-    if len(parts) not in (1, 2):
-        raise ConfigurationError(
-            f"table cannot be {table!r}: it is the name of a table, 'schema.table', or a pair (schema, table)."
-        )
-    for part in parts:
-        identifier(part)
-    return (parts[0], parts[1]) if len(parts) == 2 else (None, parts[0])
 
 
 # Names without a schema are found as in a session of the user's.

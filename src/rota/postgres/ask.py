@@ -10,9 +10,8 @@ or where ours matter.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, AsyncCursor, AsyncRawCursor, Connection, Cursor, RawCursor
@@ -23,13 +22,11 @@ from psycopg.pq import Format
 from psycopg.rows import tuple_row
 
 from rota.postgres.connection import IDLE_LIMIT, Own, is_direct, is_stale_plan
-from rota.postgres.query import Query, Row, Steps, Unreadable
+from rota.postgres.query import Copy, CopySteps, Query, Row, Steps, Unreadable
 
-__all__ = ["OPENING", "ask", "ask_all", "ask_all_sync", "ask_steps", "ask_steps_sync", "ask_sync", "run_apart"]
+__all__ = ["OPENING", "ask", "ask_steps", "ask_steps_sync", "ask_sync", "run_apart"]
 
 T = TypeVar("T")
-
-SENDING = 8  # turns of the loop within which a statement of the largest batch is on its way
 
 #: How a block of ours begins where the session is not set up for it. Whoever freezes in it may not keep its locks.
 OPENING = (
@@ -46,7 +43,7 @@ def ask_sync(connection: Connection[Any], schema: str, query: Query[T]) -> T:
     return query.read(_alone_sync(connection, schema, query))
 
 
-async def ask_steps(connection: AsyncConnection[Any], schema: str, steps: Steps[T], *, undo: bool = False) -> T:
+async def ask_steps(connection: AsyncConnection[Any], schema: str, steps: CopySteps[T], *, undo: bool = False) -> T:
     """Run the queries of one step in one transaction; with `undo` only what it returns or raises is left of it."""
     async with connection.transaction(force_rollback=undo):
         if not is_direct(connection):
@@ -57,43 +54,12 @@ async def ask_steps(connection: AsyncConnection[Any], schema: str, steps: Steps[
                 query = steps.send(answer)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            answer = query.read(await _rows(connection, schema, query))
-
-
-async def ask_all(connection: AsyncConnection[Any], schema: str, queries: Iterable[Query[T]]) -> list[T]:
-    """Run the queries in one transaction and return what they read. Each is made while the server runs the one before it."""
-    answers: list[T] = []
-    coming = iter(queries)
-    async with connection.transaction():
-        if not is_direct(connection):
-            await connection.execute(_opening(connection), prepare=False)
-        query = next(coming, None)
-        last: tuple[Query[T], list[Row]] | None = None
-        while query is not None:
-            running = asyncio.ensure_future(_rows(connection, schema, query))
-            try:
-                for _ in range(SENDING):
-                    await asyncio.sleep(0)
-                if last is not None:
-                    answers.append(last[0].read(last[1]))
-                following = next(coming, None)
-                last = (query, await running)
-                query = following
-            except BaseException:
-                # whoever gives up leaves nothing running on the connection
-                running.cancel()
-                await asyncio.wait([running])
-                raise
-    if last is not None:
-        answers.append(last[0].read(last[1]))
-    return answers
-
-
-def ask_all_sync(connection: Connection[Any], schema: str, queries: Iterable[Query[T]]) -> list[T]:
-    with connection.transaction():
-        if not is_direct(connection):
-            connection.execute(_opening(connection), prepare=False)
-        return [query.read(_rows_sync(connection, schema, query)) for query in queries]
+            if isinstance(query, Copy):
+                async with connection.cursor().copy(query.statement.numbered(schema)[0]) as copy:
+                    await copy.write(query.rows)
+                answer = None
+            else:
+                answer = query.read(await _rows(connection, schema, query))
 
 
 async def run_apart(run: Callable[[Query[Any]], Awaitable[Any]], steps: Steps[T]) -> T:
@@ -107,7 +73,7 @@ async def run_apart(run: Callable[[Query[Any]], Awaitable[Any]], steps: Steps[T]
         answer = await run(query)
 
 
-def ask_steps_sync(connection: Connection[Any], schema: str, steps: Steps[T], *, undo: bool = False) -> T:
+def ask_steps_sync(connection: Connection[Any], schema: str, steps: CopySteps[T], *, undo: bool = False) -> T:
     with connection.transaction(force_rollback=undo):
         if not is_direct(connection):
             connection.execute(_opening(connection), prepare=False)
@@ -117,7 +83,12 @@ def ask_steps_sync(connection: Connection[Any], schema: str, steps: Steps[T], *,
                 query = steps.send(answer)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            answer = query.read(_rows_sync(connection, schema, query))
+            if isinstance(query, Copy):
+                with connection.cursor().copy(query.statement.numbered(schema)[0]) as copy:
+                    copy.write(query.rows)
+                answer = None
+            else:
+                answer = query.read(_rows_sync(connection, schema, query))
 
 
 def _opening(connection: AsyncConnection[Any] | Connection[Any]) -> str:

@@ -21,13 +21,15 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, cast
 
 import psycopg
-from psycopg import AsyncConnection, Connection, waiting
+from psycopg import AsyncConnection, Connection
 from psycopg.abc import PQGen
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 from psycopg.waiting import Ready
 
 from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, ForkedProcess, InvalidDsn, RotaError, SchemaMissing
+from rota.postgres.conversation import held
 from rota.postgres.dsn import Dsn
 
 __all__ = [
@@ -81,6 +83,8 @@ _SESSION: dict[str, str] = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
+# What a server may take to end a statement whose caller was cancelled.
+_CANCEL_SECONDS = 5.0
 # The limits of time among them. Behind a pooler those of the database or the role count, and may be too short for us.
 _LIMITS = ("statement_timeout", "lock_timeout", "transaction_timeout")
 
@@ -114,13 +118,27 @@ class OwnConnection(Own, AsyncConnection[TupleRow]):
         return ready.pop() if ready else await super().connect(conninfo, **options)
 
     async def wait(self, gen: PQGen[T], *args: Any, **named: Any) -> T:
-        if not self.prompt:
+        if args or named:  # with limits of its own, as for notifications
             return await super().wait(gen, *args, **named)
         try:
-            return await waiting.wait_async(gen, self.pgconn.socket, interval=0.1)
+            return await held(gen, self.pgconn)
         except asyncio.CancelledError:
-            self.pgconn.finish()
+            if self.prompt:
+                self.pgconn.finish()
+            elif self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                await self._cut_short(gen)
             raise
+
+    async def _cut_short(self, gen: PQGen[Any]) -> None:
+        """Have the server end what it is at, so that the connection can be used again; if it does not, give that up."""
+        try:
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                await self.cancel_safe(timeout=_CANCEL_SECONDS)
+                await held(gen, self.pgconn)
+        except psycopg.errors.QueryCanceled:
+            pass
+        except (TimeoutError, psycopg.Error):
+            self.pgconn.finish()
 
 
 class BoundedConnection(Own, Connection[TupleRow]):

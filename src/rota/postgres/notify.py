@@ -7,6 +7,7 @@ ourselves, and while that does not come back we poll more often.
 
 from __future__ import annotations
 
+import re
 import secrets
 from functools import lru_cache
 
@@ -18,19 +19,30 @@ __all__ = [
     "Probe",
     "Throttle",
     "cancel_channel",
+    "event_channel",
     "lead_channel",
     "notify",
     "poll_channel",
     "probe_channel",
     "schedule_channel",
     "wake_channel",
+    "wake_message",
 ]
 
 
 @lru_cache(maxsize=256)
 def wake_channel(schema: str) -> str:
-    """Where workers listen; the payload names a queue and is never trusted for more than looking there."""
+    """Where workers listen; the payload names a queue, and maybe a job there, and is never trusted for more than a look."""
     return channel(schema, "wake")
+
+
+def wake_message(said: str) -> tuple[str, int | None]:
+    """The queue that a message names, and the job if it names one: behind a character that separates them.
+
+    Anyone may say anything there: what can be no id is none.
+    """
+    queue, between, job = said.rpartition("\x1f")
+    return (queue, int(job)) if between and re.fullmatch("[0-9]{1,18}", job) else (said, None)
 
 
 def cancel_channel(schema: str) -> str:
@@ -51,6 +63,11 @@ def schedule_channel(schema: str) -> str:
 def poll_channel(schema: str) -> str:
     """Where workers hear that a poller may find something; the payload is its name, or empty for all."""
     return channel(schema, "poll")
+
+
+def event_channel(schema: str) -> str:
+    """Where projections hear that a log has new events; the payload is its name."""
+    return channel(schema, "event")
 
 
 def probe_channel(schema: str, listener: str) -> str:

@@ -12,7 +12,7 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -23,12 +23,12 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout, TooManyRequests
 
 from rota.errors import DatabaseUnavailable
-from rota.postgres.ask import OPENING, ask, ask_all, ask_all_sync, ask_steps, ask_steps_sync, ask_sync
+from rota.postgres.ask import OPENING, ask, ask_steps, ask_steps_sync, ask_sync
 from rota.postgres.connection import BoundedConnection, Connector, check_fork, is_alive, translated
 from rota.postgres.dsn import Dsn
 from rota.postgres.foreign import Foreign
 from rota.postgres.loop_pool import LoopPool, close_with_loop, lent
-from rota.postgres.query import Query, Row, Steps
+from rota.postgres.query import CopySteps, Query, Row
 
 __all__ = ["Database", "PoolUse", "UserPool"]
 
@@ -177,22 +177,14 @@ class Database:
         """Run the query in a transaction of its own and return what it reads."""
         return await self._with_connection(lambda connection: ask(connection, self.schema, query))
 
-    async def run_steps(self, steps: Steps[T], *, dry_run: bool = False) -> T:
+    async def run_steps(self, steps: CopySteps[T], *, dry_run: bool = False) -> T:
         """Run the queries of one step in one transaction. With `dry_run` it is undone: only what it returns or raises is left."""
         return await self._with_connection(lambda connection: ask_steps(connection, self.schema, steps, undo=dry_run))
-
-    async def run_all(self, queries: Iterable[Query[T]]) -> list[T]:
-        """Run the queries in one transaction and return what they read. Each is made while the server runs the one before it."""
-        return await self._with_connection(lambda connection: ask_all(connection, self.schema, queries))
-
-    def run_all_sync(self, queries: Iterable[Query[T]]) -> list[T]:
-        """The same, one after the other."""
-        return self._with_connection_sync(lambda connection: ask_all_sync(connection, self.schema, queries))
 
     def run_sync(self, query: Query[T]) -> T:
         return self._with_connection_sync(lambda connection: ask_sync(connection, self.schema, query))
 
-    def run_steps_sync(self, steps: Steps[T], *, dry_run: bool = False) -> T:
+    def run_steps_sync(self, steps: CopySteps[T], *, dry_run: bool = False) -> T:
         return self._with_connection_sync(
             lambda connection: ask_steps_sync(connection, self.schema, steps, undo=dry_run)
         )

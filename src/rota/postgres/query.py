@@ -17,6 +17,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from rota.errors import ConfigurationError
 
 __all__ = [
+    "Copy",
+    "CopySteps",
     "Query",
     "Row",
     "Statement",
@@ -127,6 +129,14 @@ class Query(Generic[T]):
     values_apart: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Rows that are copied into a table, in the form that COPY has for text."""
+
+    statement: Statement
+    rows: bytes
+
+
 class Unreadable(NamedTuple):
     """Stands for a value that Python cannot hold, such as a date before Christ."""
 
@@ -135,6 +145,8 @@ class Unreadable(NamedTuple):
 
 #: Several queries that make one step, mostly in one transaction: yields each query and receives what it read.
 Steps = Generator[Query[Any], Any, T]
+#: The same, on a connection of ours, where rows may be copied as well.
+CopySteps = Generator[Query[Any] | Copy, Any, T]
 
 
 def statement(name: str, text: str) -> Statement:

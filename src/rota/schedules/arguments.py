@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rota.conversion.plain import dumps, read_json
 from rota.errors import InvalidArguments
 from rota.jobs.codec import Codec, decoded, encoded
-from rota.jobs.conversion.plain import dumps, read_json
 from rota.jobs.definition import Task
 from rota.jobs.given import check_mapping, plain_arguments
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from rota.conversion.plain import dumps, read_json
 from rota.errors import ConfigurationError, InvalidArguments
 from rota.jobs.codec import Codec, decoded
-from rota.jobs.conversion.plain import dumps, read_json
 from rota.jobs.definition import Task
 from rota.postgres.names import check_name
 from rota.postgres.query import Steps

@@ -11,10 +11,10 @@ from typing import Any, Literal, TypedDict
 from uuid import UUID
 
 from rota.clock import Duration, duration
+from rota.conversion.plain import read_json
 from rota.errors import ConfigurationError
 from rota.jobs.by import check_key
 from rota.jobs.checks import LATEST_YEAR, check_priority, check_tags
-from rota.jobs.conversion.plain import read_json
 from rota.jobs.definition import Task
 from rota.postgres.names import check_name
 from rota.schedules.arguments import written_arguments

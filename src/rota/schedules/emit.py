@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rota.conversion.plain import dumps
 from rota.errors import ConfigurationError
 from rota.jobs.codec import Codec, decoded, encoded
-from rota.jobs.conversion.plain import dumps
 from rota.jobs.given import plain_arguments
 from rota.postgres.foreign import foreign
 from rota.postgres.names import check_name

@@ -14,9 +14,9 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from rota.conversion.plain import read_json
 from rota.errors import ConfigurationError, InvalidArguments
 from rota.jobs.codec import Codec, decoded, encoded
-from rota.jobs.conversion.plain import read_json
 from rota.jobs.inspect import database_time
 from rota.postgres.audit import record
 from rota.postgres.notify import notify, schedule_channel

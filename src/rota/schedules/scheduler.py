@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rota.clock import boottime
+from rota.conversion.plain import read_json
 from rota.errors import DatabaseUnavailable, RotaError
 from rota.facts import (
     DatabaseBack,
@@ -29,7 +30,6 @@ from rota.facts import (
     ScheduleUnclaimed,
 )
 from rota.jobs.codec import is_coded
-from rota.jobs.conversion.plain import read_json
 from rota.jobs.definition import Task
 from rota.leases.term import Term
 from rota.postgres.connection import is_about_data

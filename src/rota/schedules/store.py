@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from rota.jobs.conversion.plain import read_json
+from rota.conversion.plain import read_json
 from rota.postgres.keys import lock_key
 from rota.postgres.query import Query, Row, nothing, statement
 from rota.schedules.misfire import Misfire

@@ -22,7 +22,7 @@ import random
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -83,12 +83,16 @@ class Source(Protocol[ItemInvariant, OutcomeIn]):
 
 
 class Consumer(Generic[Item, Outcome]):
-    """Consumes one source, from `start` until it is drained."""
+    """Consumes one source, from `start` until it is drained.
+
+    `run` makes of an item what came of it, and `broken` what came of one that raised instead. SystemExit may not come out of `run`,
+    since it ends the loop.
+    """
 
     def __init__(
         self,
         source: Source[Item, Outcome],
-        run: Callable[[Item], Awaitable[Outcome]],
+        run: Callable[[Item], Coroutine[Any, Any, Outcome]],
         broken: Callable[[Item, BaseException], Outcome],
         *,
         concurrency: int,
@@ -102,7 +106,7 @@ class Consumer(Generic[Item, Outcome]):
         self._facts = facts
         self._part = part
         self._ready: deque[Item] = deque()
-        self._running: dict[int, tuple[asyncio.Task[None], Item]] = {}
+        self._running: dict[int, tuple[asyncio.Task[Outcome], Item]] = {}
         self._started = 0
         self._starting = False
         self._given_up: set[int] = set()
@@ -229,6 +233,7 @@ class Consumer(Generic[Item, Outcome]):
             task.cancel()
 
     async def _claim(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             soon = int(self._rate.per_second(self.finished) * _AHEAD_SECONDS)
             self._ahead = min(_AHEAD_LIMIT, soon, self._most_ahead)
@@ -242,11 +247,13 @@ class Consumer(Generic[Item, Outcome]):
             if items:
                 self._ready.extend(items)
                 self._rate.go_on()
-            self._go_on()
-            if self._ready:
                 self._stocked.set()
             if len(items) < wanted:
+                self._go_on()
                 await self._source.wait_for_more()
+            else:
+                # the next claim is sent first: the server is at it while these begin
+                loop.call_soon(self._go_on)
 
     def _wanted(self) -> int:
         """How many to claim now: free slots, and what the next moments will need."""
@@ -284,26 +291,49 @@ class Consumer(Generic[Item, Outcome]):
             self._running[number] = (loop.create_task(self._run_one(number, item), context=context), item)
             return
         try:
-            task = asyncio.Task(self._run_one(number, item), loop=loop, eager_start=True, context=context)  # type: ignore[call-arg]
+            # no coroutine of ours around the body: each costs as much as a small one
+            task = asyncio.Task(self._run_item(item), loop=loop, eager_start=True, context=context)  # type: ignore[call-arg]
         except KeyboardInterrupt:  # someone at a terminal wants us to end: what began is handed back with the rest
             self._stale.append(item)
             raise
-        if not task.done():
+        if task.done():
+            self._take_in(item, self._outcome(item, task))
+        else:
             self._running[number] = (task, item)
+            task.add_done_callback(lambda task: self._ended(number, item, task))
 
-    async def _run_one(self, number: int, item: Item) -> None:
+    async def _run_one(self, number: int, item: Item) -> Outcome:
+        """The body and what comes after it, where bodies begin on the loop: a callback would cost one more turn of it for each."""
         try:
             outcome = await self._run_item(item)
         except BaseException as error:
-            if number in self._given_up or isinstance(error, KeyboardInterrupt):
-                raise  # cancelled by us, who account for the item; or someone at a terminal wants us to end
+            if self._is_ours(number, error):
+                raise
             outcome = self._broken(item, error)
+        self._finish(number, item, outcome)
+        return outcome
+
+    def _ended(self, number: int, item: Item, task: asyncio.Task[Outcome]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None or not self._is_ours(number, error):
+            self._finish(number, item, self._outcome(item, task))
+
+    def _is_ours(self, number: int, error: BaseException) -> bool:
+        """We have cancelled it, and account for it; or someone at a terminal wants us to end, and it is handed back with what runs."""
+        return number in self._given_up or isinstance(error, KeyboardInterrupt)
+
+    def _outcome(self, item: Item, task: asyncio.Task[Outcome]) -> Outcome:
+        try:
+            return task.result()
+        except BaseException as error:
+            return self._broken(item, error)
+
+    def _finish(self, number: int, item: Item, outcome: Outcome) -> None:
         if self._abandoned and number in self._abandoned:
             self._abandoned.discard(number)
             self._go_on()
             return
-        if self._running:
-            self._running.pop(number, None)
+        self._running.pop(number, None)
         self._take_in(item, outcome)
 
     def _take_in(self, item: Item, outcome: Outcome) -> None:
@@ -388,7 +418,8 @@ class Consumer(Generic[Item, Outcome]):
             _, refusing = await asyncio.wait(tasks, timeout=0.5)
             for task in refusing:
                 note_refusing(task)
-        unfinished = [item for _, item in self._running.values()]
+        # one that has ended well is about to say so
+        unfinished = [item for task, item in self._running.values() if not _succeeded(task)]
         self._running.clear()
         return unfinished
 
@@ -422,6 +453,10 @@ class Consumer(Generic[Item, Outcome]):
             if failures:
                 self._facts.emit(DatabaseBack(f"{self._part}: {part}"))
             return result
+
+
+def _succeeded(task: asyncio.Task[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 async def _cancelled(*tasks: asyncio.Task[None]) -> None:

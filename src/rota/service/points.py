@@ -6,6 +6,11 @@ settle.before   settle.after      around the statement that writes outcomes down
 transaction.before_commit         job.transaction(), poll.transaction(): the body's writes and the success are written, not committed
 transaction.after_commit          and now they are
 
+project.read                      a projection has events in hand, and nothing is begun
+project.handled                   its handler has written, and the checkpoint is where it was
+project.moved                     the checkpoint has moved, and nothing is committed
+project.committed                 and now it is
+
 close.before    close.after       around the statement that lets go of jobs that waited for others; a worker comes by all the time
 """
 
@@ -13,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["POINTS", "reach", "set_hook"]
+__all__ = ["POINTS", "PROJECTION_POINTS", "reach", "set_hook"]
 
 POINTS = (
     "claim.before",
@@ -25,6 +30,7 @@ POINTS = (
     "transaction.before_commit",
     "transaction.after_commit",
 )
+PROJECTION_POINTS = ("project.read", "project.handled", "project.moved", "project.committed")
 
 _hook: Callable[[str], None] | None = None
 

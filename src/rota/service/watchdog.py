@@ -1,6 +1,6 @@
 """A thread that sees when an event loop does not turn, and who keeps it from turning.
 
-Twice a second it hands the loop a call and looks when that was run. A loop that is late has a lag; one that is late by a second
+Now and then it hands the loop a call and looks when that was run. A loop that is late has a lag; one that is late by a second
 is blocked, which is told together with what its thread is doing at that moment, since afterwards nobody can tell.
 
 The thread also looks at its own lateness. When it was late itself the whole process stood still, as after SIGSTOP or on a
@@ -25,6 +25,7 @@ from rota.facts import Facts, LoopBlocked, LoopFree
 
 __all__ = ["Lag", "Watchdog", "watchdogs", "watched"]
 
+# Between one call and the next, as each wakes the loop, also that of an idle process.
 _LOOK_SECONDS = 0.5
 # While a call has not been run yet it is looked at sooner, so that a second is not told as one and a half.
 _WAIT_SECONDS = 0.25
@@ -113,7 +114,8 @@ class Watchdog:
             self._seen_at = now
             if self._ran_at is not None:
                 self._turned(max(0.0, self._ran_at - self._posted_at), now)
-            elif not self._runs:
+                return
+            if not self._runs:
                 self._posted_at = now  # nobody turns it; that is not its fault
             elif now - self._posted_at >= self._tell_at:
                 self._tell(now - self._posted_at)

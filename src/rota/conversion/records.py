@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rota.jobs.conversion.plain import (
+from rota.conversion.plain import (
     ANY_KIND,
     Converter,
     Encode,

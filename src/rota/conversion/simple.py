@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from rota.jobs.conversion.plain import TEXT, Converter, Mismatch, Room, TooLarge
+from rota.conversion.plain import TEXT, Converter, Mismatch, Room, TooLarge
 
 
 def textual(

@@ -43,9 +43,9 @@ from decimal import Decimal
 from typing import Any, NewType, TypeVar
 from uuid import UUID
 
-from rota.jobs.conversion.choices import choice, flag, scalar, union
-from rota.jobs.conversion.containers import array, fixed_tuple, mapping
-from rota.jobs.conversion.plain import (
+from rota.conversion.choices import choice, flag, scalar, union
+from rota.conversion.containers import array, fixed_tuple, mapping
+from rota.conversion.plain import (
     ANY_KIND,
     ANYTHING,
     BOOLEAN,
@@ -57,8 +57,8 @@ from rota.jobs.conversion.plain import (
     Converter,
     Unconvertible,
 )
-from rota.jobs.conversion.records import fields_of, fill_record, is_record, msgspec_struct, pydantic_model
-from rota.jobs.conversion.simple import BYTES, DATE, DATETIME, DECIMAL, IDENTIFIER, TIME, TIMEDELTA, path_converter
+from rota.conversion.records import fields_of, fill_record, is_record, msgspec_struct, pydantic_model
+from rota.conversion.simple import BYTES, DATE, DATETIME, DECIMAL, IDENTIFIER, TIME, TIMEDELTA, path_converter
 
 SUPPORTED = (
     "None, bool, int, float, str, bytes, datetime, date, time, timedelta, UUID, Decimal, Path, Enum, Literal, list, "

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rota.jobs.conversion.plain import (
+from rota.conversion.plain import (
     ANYTHING,
     BRIEF,
     LIST,

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rota.jobs.conversion.plain import KINDS, NONE, NUMBER, TEXT, Converter, Mismatch, Room, Unconvertible, dumps, shown
+from rota.conversion.plain import KINDS, NONE, NUMBER, TEXT, Converter, Mismatch, Room, Unconvertible, dumps, shown
 
 
 def scalar(converter: Converter, value: Any) -> Any:

@@ -10,7 +10,7 @@ from inspect import Parameter
 from json.encoder import encode_basestring
 from typing import Any
 
-from rota.jobs.conversion.plain import ANYTHING, BOOLEAN, INTEGER, STRING, Converter, dumps
+from rota.conversion.plain import ANYTHING, BOOLEAN, INTEGER, STRING, Converter, dumps
 
 __all__ = ["shorthand"]
 
