@@ -25,7 +25,7 @@ test: $(VENV)/.dev  ## the whole default suite, on its own PostgreSQL
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal
 
 # all that is about jobs; servers, migrations and leadership have tests of their own behind a pooler, or none
-QUEUE := tests/jobs tests/limits tests/flows tests/schedules tests/pollers $(wildcard tests/cli/test_*commands.py) \
+QUEUE := tests/jobs tests/limits tests/flows tests/schedules tests/pollers tests/events $(wildcard tests/cli/test_*commands.py) \
 	$(filter-out %/test_migrate_under_load.py %/test_restarted_server.py $(wildcard tests/chaos/test_leadership_*.py), \
 	$(wildcard tests/chaos/test_*.py))
 

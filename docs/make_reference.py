@@ -24,6 +24,8 @@ import rota.embedded
 import rota.testing
 from rota import errors, facts
 from rota.cli.main import rota as command
+from rota.events.logs import EventLogs
+from rota.events.types import EventTypes
 from rota.integrations.logging import words
 from rota.jobs.batches import Batches
 from rota.jobs.dead import Dead
@@ -39,11 +41,15 @@ from rota.leases.leadership import Leadership
 from rota.leases.lock import Lock
 from rota.leases.members import MemberView
 from rota.leases.trust import LeaseSettings
+from rota.on_event import OnEvent
 from rota.pollers.check import PollerCheck
 from rota.pollers.index import MissingIndex
 from rota.pollers.inspect import Backlog
 from rota.pollers.pollers import Pollers
 from rota.pollers.tally import Durations, PollerTally
+from rota.projections.feed import Lag
+from rota.projections.horizon import HorizonHolder
+from rota.projections.projections import Projections
 from rota.schedules.declare import Declarations
 from rota.schedules.definition import ScheduleOptions
 from rota.schedules.emit import Emit
@@ -83,6 +89,8 @@ VARIABLES = {
 MADE_BY_US = {
     *("rota.Task", "rota.RunningJob", "rota.Transaction", "rota.Term"),
     *("rota.Poller", "rota.RunningPoll", "rota.PollTransaction"),
+    *("rota.EventLog", "rota.EventTable"),
+    "rota.Projection",
 }  # nobody else calls their constructors
 OUR_CALLS = {
     "Rota": {"around", "enqueue_plan"},
@@ -92,6 +100,10 @@ OUR_CALLS = {
     "Term": {"end", "give_up", "give_up_sync", "look", "loss", "patience"},
     "Declarations": {"definitions", "kept"},
     "Pollers": {"definitions"},
+    "EventLog": {"decode", "source"},
+    "EventTable": {"decode"},
+    "EventTypes": {"bind", "decode"},
+    "Projections": {"definitions"},
 }  # methods that only the library itself calls
 
 OBJECTS: dict[str, tuple[str, Any]] = {
@@ -109,6 +121,12 @@ OBJECTS: dict[str, tuple[str, Any]] = {
     "backlog": ("What `poller.backlog()` returns", Backlog),
     "tally": ("What `app.pollers.tally()` has for each poller", PollerTally),
     "durations": ("The durations of a tally", Durations),
+    "events": ("`app.event_log` and `app.event_table`: events, in logs and in tables of yours", EventLogs),
+    "types": ("`log.event` and `log.upcast`: the types of events", EventTypes),
+    "projections": ("`app.projection` and `app.projections`: readers of events", Projections),
+    "on_event": ("`app.on_event`: a job for each event", OnEvent),
+    "lag": ("What waits for a projection", Lag),
+    "horizon": ("Who keeps a projection from reading", HorizonHolder),
     "leadership": ("What `app.leadership(name)` returns", Leadership),
     "lock": ("What `app.lock(name)` returns", Lock),
     "leaders": ("`app.leaders`: who leads what", Leaders),
@@ -133,6 +151,7 @@ SAMPLES: dict[str, Any] = {
     "ends": 7,
     "epoch": 1767225600000,
     "error": "server closed the connection",
+    "events": 500,
     "fate": "queued",
     "find": "select feeds.digest from public.feeds where pg_column_size(jsonb_build_array(...)) > 2635",
     "finished": 12,
@@ -152,10 +171,13 @@ SAMPLES: dict[str, Any] = {
     "member": UUID("6ba7b810-9dad-41d1-80b4-00c04fd430c8"),
     "name": "web-1:4711",
     "number": 1,
+    "order_xid": 7412,
     "parked": False,
     "part": "jobs: claim",
     "pause": 600.0,
     "poller": "fetch_feeds",
+    "position": 1205,
+    "projection": "totals",
     "problem": "cron='61 * * * *': the minute cannot be '61': 61 is not within 0-59.",
     "queue": "mail",
     "queues": None,
@@ -170,6 +192,7 @@ SAMPLES: dict[str, Any] = {
     "task": "send_welcome",
     "tasks": ("send_welcome",),
     "token": 1,
+    "version": 1,
 }
 
 
@@ -473,6 +496,15 @@ def sample(cls: Any) -> facts.Fact:
         values["error"] = TimeoutError("bank busy")
     if cls in (facts.RowFailed, facts.RowRaisedAfterSuccess):
         values["error"] = TimeoutError("no answer from example.com")
+    if cls in (facts.ProjectionFailed, facts.ProjectionStopped, facts.EventParked):
+        values["error"] = KeyError("sum")
+    if cls is facts.ProjectionHindered:
+        values |= {
+            "holder": "pid 4711 (idle in transaction, open for 600 s in database shop): update stock ...",
+            "seconds": 5.0,
+        }
+    if cls is facts.ProjectionStalled:
+        values["seconds"] = 30.0
     if cls is facts.RowPolled:
         values |= {"fate": "gone", "changed": False}
     if cls is facts.PollerHindered:

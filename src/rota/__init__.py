@@ -32,9 +32,15 @@ if TYPE_CHECKING:
         RotaError,
         ScheduleNotFound,
         SchemaMismatch,
+        UndecodableEvent,
         UnknownTask,
         WaitTimedOut,
+        WrongVersion,
     )
+    from rota.events.append import Appended, NewEvent
+    from rota.events.event import Event
+    from rota.events.log import EventLog
+    from rota.events.table import EventTable
     from rota.integrations.asgi.drain import DrainMiddleware, draining
     from rota.jobs.batches import Batch, Progress
     from rota.jobs.chains import Chain, Group, group
@@ -56,6 +62,10 @@ if TYPE_CHECKING:
     from rota.pollers.inspect import DueRow, ParkedRow, PollerView
     from rota.pollers.poller import Poller, PollStats
     from rota.pollers.running import PollTransaction, RunningPoll, current_poll
+    from rota.projections.inspect import ProjectionStatus, ProjectionView
+    from rota.projections.parked import ParkedEvent
+    from rota.projections.projection import Projection
+    from rota.projections.trouble import Park, Stop
     from rota.retry import Retry
     from rota.schedules.definition import ScheduleDefinition
     from rota.schedules.exclude import Exclude
@@ -106,6 +116,17 @@ __all__ = [
     "Poller",
     "PollerView",
     "RunningPoll",
+    "EventLog",
+    "EventTable",
+    "Event",
+    "NewEvent",
+    "Appended",
+    "Projection",
+    "ProjectionStatus",
+    "ProjectionView",
+    "ParkedEvent",
+    "Stop",
+    "Park",
     "current_job",
     "current_poll",
     "inject",
@@ -135,14 +156,20 @@ __all__ = [
     "ResultsMissing",
     "ScheduleNotFound",
     "SchemaMismatch",
+    "UndecodableEvent",
     "UnknownTask",
     "WaitTimedOut",
+    "WrongVersion",
     "__version__",
 ]
 
 # Loaded when first used: a program that only looks up the version, or the pytest plugin, pays for nothing else.
 _ROOMS = {
     "rota.app": ("Rota",),
+    "rota.events.append": ("Appended", "NewEvent"),
+    "rota.events.event": ("Event",),
+    "rota.events.log": ("EventLog",),
+    "rota.events.table": ("EventTable",),
     "rota.jobs.definition": ("Task",),
     "rota.jobs.batches": ("Batch", "Progress"),
     "rota.jobs.chains": ("Chain", "Group", "group"),
@@ -165,6 +192,10 @@ _ROOMS = {
     "rota.pollers.inspect": ("DueRow", "ParkedRow", "PollerView"),
     "rota.pollers.poller": ("PollStats", "Poller"),
     "rota.pollers.running": ("PollTransaction", "RunningPoll", "current_poll"),
+    "rota.projections.inspect": ("ProjectionStatus", "ProjectionView"),
+    "rota.projections.parked": ("ParkedEvent",),
+    "rota.projections.projection": ("Projection",),
+    "rota.projections.trouble": ("Park", "Stop"),
     "rota.schedules.definition": ("ScheduleDefinition",),
     "rota.schedules.exclude": ("Exclude",),
     "rota.schedules.history": ("ScheduleRun",),

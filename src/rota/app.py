@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from rota.clock import Duration
 from rota.errors import ConfigurationError
+from rota.events.logs import EventLogs
 from rota.facts import Facts
 from rota.jobs.batches import Batches
 from rota.jobs.chains import Plan
@@ -36,6 +37,7 @@ from rota.leases.members import MemberView, list_members
 from rota.leases.membership import Membership
 from rota.leases.singletons import OnHeld, Singleton
 from rota.leases.term import Term
+from rota.on_event import OnEvent
 from rota.pollers.by_hand import ByHand
 from rota.pollers.pollers import Pollers
 from rota.postgres.connection import Connector
@@ -45,6 +47,7 @@ from rota.postgres.names import check_name
 from rota.postgres.pool import Database, UserPool
 from rota.postgres.roles import grant_roles
 from rota.postgres.schema import Migration, applied_migrations, check_schema, migrate, migration_files
+from rota.projections.projections import Projections
 from rota.schedules.declare import Declarations
 from rota.schedules.emit import Emit, EmitSync
 from rota.schedules.schedules import Schedules
@@ -108,6 +111,11 @@ class Rota:
         self.cron, self.every = self.declared.cron, self.declared.every
         self.pollers = Pollers(self)
         self.poller = self.pollers.poller
+        self.event_logs = EventLogs(lambda: self.database)
+        self.event_log, self.event_table = self.event_logs.event_log, self.event_logs.event_table
+        self.projections = Projections(self)
+        self.projection = self.projections.projection
+        self.on_event = OnEvent(self).on_event
         #: by which whoever started this process finds its membership when it is dead
         self.mark: str | None = None
         #: who traces what is enqueued and run, if anyone does: see rota.integrations.otel

@@ -4,7 +4,7 @@
     ├── ConfigurationError          something the author or operator wrote cannot work
     │   ├── InvalidDsn              the database address cannot be read
     │   └── AppNotFound             an APP path names no Rota, or more than one
-    ├── InvalidArguments            a call does not fit the task's signature, or cannot be stored as JSON
+    ├── InvalidArguments            a call does not fit the task's signature, or cannot be stored as JSON; nor can an event
     │   ├── PayloadTooLarge         it fits, and is larger than a row should carry
     │   └── ResultsMissing          what a job was to be given by others is gone, or too large
     ├── UnknownTask                 a task name this process has not registered
@@ -24,6 +24,8 @@
     ├── JobNotFound                 no job has this id
     ├── BatchNotFound               no batch has this id
     ├── ScheduleNotFound            no schedule has this name
+    ├── WrongVersion                a stream of events is not at the version that an append expected
+    ├── UndecodableEvent            a stored event is not what its type says
     ├── NotPossible                 a job, letter or schedule is not in a state in which this can be done to it
     ├── JobFailed                   a job waited for is dead
     ├── JobCancelled                a job waited for was cancelled
@@ -72,8 +74,10 @@ __all__ = [
     "SchemaMismatch",
     "SchemaMissing",
     "SchemaTooNew",
+    "UndecodableEvent",
     "UnknownTask",
     "WaitTimedOut",
+    "WrongVersion",
 ]
 
 
@@ -98,7 +102,7 @@ class AppNotFound(ConfigurationError):
 
 
 class InvalidArguments(RotaError):
-    """A call does not fit the task's signature, or cannot be stored as JSON."""
+    """A call does not fit the task's signature, or cannot be stored as JSON; or an event cannot."""
 
 
 class PayloadTooLarge(InvalidArguments):
@@ -213,6 +217,47 @@ class JobExists(RotaError):
 
 class NotPossible(RotaError):
     """A job, dead letter or schedule is not in a state in which this can be done to it."""
+
+
+class WrongVersion(RotaError):
+    """A stream is not at the version that an append expected: someone else appended first. Nothing was appended."""
+
+    def __init__(self, log: str, stream: str, expected: int, actual: int) -> None:
+        there = f"is at version {actual}" if actual else "does not exist"
+        super().__init__(
+            f"Nothing was appended to stream {stream!r} of event log {log!r}: it {there}, and expected_version is {expected}. "
+            + (
+                "Read what was appended since, decide again, and append with the version it is at then."
+                if actual
+                else "Check its name, or give expected_version=0 to begin it."
+            )
+        )
+        self.log = log
+        self.stream = stream
+        self.expected = expected
+        self.actual = actual
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.log, self.stream, self.expected, self.actual)
+
+
+class UndecodableEvent(RotaError):
+    """A stored event is not what its type says, as this process knows it. `why` says what does not fit."""
+
+    def __init__(self, source: str, order_xid: int, position: int, type: str | None, why: str) -> None:
+        named = "" if type is None else f", of type {type!r},"
+        super().__init__(
+            f"The event at position {position} of {source!r}{named} cannot be decoded: {why}. Register how data of that shape become "
+            "those of today with upcast(...), or mend the class; the stored event is as it was."
+        )
+        self.source = source
+        self.order_xid = order_xid
+        self.position = position
+        self.type = type
+        self.why = why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.source, self.order_xid, self.position, self.type, self.why)
 
 
 class ScheduleNotFound(RotaError):

@@ -23,6 +23,8 @@ __all__ = [
     "Ended",
     "EndingBegan",
     "EndingHurried",
+    "EventParked",
+    "EventsProjected",
     "Fact",
     "Facts",
     "HistoryKept",
@@ -48,6 +50,10 @@ __all__ = [
     "MigrationApplied",
     "PollerHindered",
     "PoolerDetected",
+    "ProjectionFailed",
+    "ProjectionHindered",
+    "ProjectionStalled",
+    "ProjectionStopped",
     "ResourceAwaited",
     "RowClaimLost",
     "RowFailed",
@@ -589,6 +595,67 @@ class RowsLeftOut(Fact):
 
     poller: str
     find: str
+
+
+class EventsProjected(Fact):
+    """A projection has taken in so many events, up to this place, and that is committed."""
+
+    projection: str
+    version: int
+    events: int
+    order_xid: int
+    position: int
+    seconds: float
+
+
+class ProjectionFailed(Fact):
+    """An event cannot be taken in: it cannot be decoded, or the handler raised. It is tried again."""
+
+    projection: str
+    version: int
+    position: int
+    attempt: int
+    error: BaseException
+    retry_in: float
+
+
+class ProjectionStopped(Fact):
+    """An event cannot be taken in, and nothing more is read until someone resumes the projection."""
+
+    projection: str
+    version: int
+    position: int
+    attempt: int
+    error: BaseException
+
+
+class EventParked(Fact):
+    """An event could not be taken in and is on the parked list; or it was to be replayed, failed again, and stays there."""
+
+    projection: str
+    version: int
+    order_xid: int
+    position: int
+    attempt: int
+    error: BaseException
+
+
+class ProjectionStalled(Fact):
+    """A handler has been busy with one batch for so long, and is so still."""
+
+    projection: str
+    version: int
+    position: int
+    seconds: float
+
+
+class ProjectionHindered(Fact):
+    """Events wait because an older transaction is open, which may still commit some that come before them."""
+
+    projection: str
+    version: int
+    seconds: float
+    holder: str
 
 
 Subscriber = Callable[[Any], None]

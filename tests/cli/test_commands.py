@@ -145,12 +145,12 @@ HINDERED = """
 from rota import Rota
 
 app = Rota()
-looks = {"table": "feeds", "last": "fetched_at", "interval": "5m"}
+looks = {"last": "fetched_at", "interval": "5m"}
 
-@app.poller(**looks, name="hindered", where="1 / (id - 1) > 0")
+@app.poller(**looks, table="feeds", name="hindered", where="1 / (id - 1) > 0")
 def hindered(feed: dict) -> None: ...
 
-@app.poller(**looks, name="healthy")
+@app.poller(**looks, table="others", name="healthy")
 def healthy(feed: dict) -> None: ...
 
 @app.task(name="job")
@@ -165,15 +165,16 @@ def test_a_drain_with_a_poller_that_cannot_look_does_all_else_says_so_and_ends_w
     rota_app.task(name="job")(lambda: None).enqueue_sync()
     work = ("worker", str(tmp_path / "some_app.py"), "--drain", "--dsn", rota_database)
     with psycopg.connect(rota_database, autocommit=True) as db:
-        db.execute("create table feeds (id int primary key, fetched_at timestamptz)")
-        db.execute("insert into feeds values (1), (2)")
+        for table in ("feeds", "others"):
+            db.execute(f"create table {table} (id int primary key, fetched_at timestamptz)")  # type: ignore[arg-type]
+            db.execute(f"insert into {table} values (1), (2)")  # type: ignore[arg-type]
 
         ended = rota(*work)
 
         assert ended.code == 1
         assert "Poller 'hindered' cannot look for rows of public.feeds: PostgreSQL says 'division by zero'" in ended.err
         assert "Mend that" in ended.err
-        assert db.execute("select id from feeds where fetched_at is not null").fetchall() == [(1,), (2,)]
+        assert db.execute("select id from others where fetched_at is not null").fetchall() == [(1,), (2,)]
         assert db.execute("select count(*) from rota.jobs").fetchone() == (0,)
         db.execute("delete from feeds where id = 1")
         assert rota(*work).code == 0

@@ -223,6 +223,24 @@ async def test_one_role_puts_chains_and_batches_and_another_runs_them(roles: Rol
         assert [(await each.progress()).done for each in await working.batches.list()] == [0, 2]
 
 
+async def test_one_role_appends_events_another_reads_them_and_nobody_changes_them(roles: Roles) -> None:
+    async with app_of(roles, "enqueue") as front, app_of(roles, "worker") as back, app_of(roles, "read") as office:
+        await front.event_log("orders").append("order-7", "OrderPlaced", expected_version=0)
+        await back.event_log("orders").append("order-7", "OrderPaid", expected_version=1)
+
+        assert [event.version for event in await office.event_log("orders").read("order-7")] == [1, 2]
+        with pytest.raises(RotaError, match="permission denied"):
+            await front.event_log("orders").read("order-7")
+        with pytest.raises(RotaError, match="permission denied"):
+            await office.event_log("orders").append("order-7", "OrderShipped")
+    for name in ("enqueue", "worker", "read"):
+        with (
+            psycopg.connect(roles.as_role(name)) as connection,
+            pytest.raises(psycopg.errors.InsufficientPrivilege),
+        ):
+            connection.execute(f"update {roles.schema}.events set type = 'Forged'")
+
+
 def test_what_runs_with_the_rights_of_its_owner_is_open_to_nobody_by_default(rota_database: str) -> None:
     with psycopg.connect(rota_database) as db:
         found = db.execute(

@@ -10,13 +10,18 @@ from typing import Any, ParamSpec, TypeVar, assert_type
 from psycopg import AsyncConnection, Connection
 
 from rota import (
+    Appended,
     Batch,
     Chain,
     Debounce,
     Discard,
+    Event,
+    EventLog,
+    EventTable,
     Exclude,
     Flow,
     Job,
+    NewEvent,
     NewJob,
     Package,
     Progress,
@@ -430,3 +435,42 @@ def told(fact: Fact) -> str:
         case LeadershipEnded(name, kind="lost"):
             return name
     return str(LeadershipEnded("indexer", epoch=5, reason="resigned"))
+
+
+sales = app.event_log("sales")
+
+
+@sales.event
+@dataclass
+class OrderPlaced:
+    total: int
+
+
+@sales.event("order.paid", shape=2)
+@dataclass
+class OrderPaid:
+    amount: int
+
+
+@sales.upcast("order.paid", from_shape=1)
+def whole(data: dict[str, Any]) -> dict[str, Any]:
+    return {"amount": data["cents"]}
+
+
+async def events(connection: AsyncConnection) -> None:
+    assert_type(sales, EventLog)
+    assert_type(OrderPlaced(1), OrderPlaced)
+    assert_type(OrderPaid(1).amount, int)
+    assert_type(whole({}), dict[str, Any])
+    assert_type(await sales.append("order-7", OrderPlaced(1)), Appended)
+    assert_type(await sales.on(connection).append("order-7", "Seen", {"by": 1}, expected_version=1), Appended)
+    assert_type(sales.append_sync("order-7", "Seen", metadata={"user": 1}), Appended)
+    assert_type(sales.bind("order-7", "Seen"), NewEvent)
+    assert_type(await sales.append_many([sales.bind("a", "Seen")], expected_versions={"a": 0}), list[Appended])
+    read = await sales.read("order-7", after=1, limit=10)
+    assert_type(read, list[Event])
+    assert_type(await sales.read_all(after=read[-1]), list[Event])
+    assert_type(sales.read_all_sync(after=(7, 8)), list[Event])
+    table = app.event_table("shop.events", position="id", xid="txid", data="payload", stream="subject")
+    assert_type(table, EventTable)
+    assert_type(await table.read_all(), list[Event])

@@ -243,3 +243,11 @@ def facts() -> None:
     LeadershipEnded("indexer", "5", "resigned")  # wrong: type of epoch
     LeadershipEnded("indexer", 5, "resigned", kind="over")  # wrong: no such kind
     LeadershipEnded("indexer", 5, "resigned").name = "other"  # wrong: a fact is not changed
+
+
+async def events() -> None:
+    orders = app.event_log("orders")
+    await orders.append("order-7", "Seen", expected_version="1")  # wrong: not a number
+    await orders.append_many(["Seen"])  # wrong: not what bind returns
+    await orders.read_all(after=7)  # wrong: a position alone
+    app.event_table("events", position="id", data="payload")  # wrong: without the column of the transaction's id

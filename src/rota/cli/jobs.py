@@ -22,9 +22,9 @@ from rota.cli.output import (
     short_time,
 )
 from rota.cli.target import app_option, database_options, open_app, reading_app_option
+from rota.conversion.plain import dumps, read_json
 from rota.errors import NotPossible
 from rota.jobs.checks import check_at, check_delay, check_priority, check_tags
-from rota.jobs.conversion.plain import dumps, read_json
 from rota.jobs.definition import JobOptions, Task
 from rota.jobs.inspect import STATES
 from rota.jobs.job import Job, NewJob

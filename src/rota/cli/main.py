@@ -36,6 +36,11 @@ _COMMANDS = {
         "pollers",
         "Look at pollers, check their tables, poll by hand, pause them and release rows.",
     ),
+    "projections": (
+        "rota.cli.projections",
+        "projections",
+        "Look at projections, pause and resume them, move their checkpoints and replay what is parked.",
+    ),
     "leaders": (
         "rota.cli.leaders",
         "leaders",

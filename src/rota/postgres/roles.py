@@ -27,7 +27,7 @@ $rota_roles$;
 grant usage on schema {schema} to {role};
 """
 
-# may add a job and learn its id; cannot read anyone's arguments
+# may add a job and learn its id, or an event and learn its place; cannot read anyone's arguments or data
 _ENQUEUE = """
 grant insert on {schema}.jobs to {role};
 grant select (id, queue, task, state, priority, created_at, due_at) on {schema}.jobs to {role};
@@ -38,8 +38,10 @@ grant execute on function
     {schema}.start_batches(jsonb),
     {schema}.close_batches(integer, integer, integer),
     {schema}.emit(text, jsonb, jsonb),
+    {schema}.append_events(text, jsonb, jsonb, boolean),
     {schema}.enqueue(text, jsonb, text, integer, timestamptz, text[], text, text, integer)
 to {role};
+grant usage on sequence {schema}.jobs_id_seq to {role};
 """
 
 _WORKER = """
@@ -49,9 +51,11 @@ grant select, insert, update, delete on {schema}.leases, {schema}.terms, {schema
 grant select, insert, update, delete on {schema}.schedules, {schema}.schedule_parents, {schema}.schedule_feed to {role};
 grant select, insert, update, delete on {schema}.slots, {schema}.schedule_ends to {role};
 grant select, insert, update, delete on {schema}.pollers, {schema}.poll_claims, {schema}.poll_intervals to {role};
+grant select, insert, update, delete on {schema}.projections, {schema}.parked_events to {role};
 grant select, insert, update, delete on {schema}.lines, {schema}.limits to {role};
 grant select, insert, update on {schema}.queues to {role};
 grant select on {schema}.batches, {schema}.closings to {role};
+grant select on {schema}.streams, {schema}.events to {role};
 grant usage on sequence {schema}.jobs_id_seq to {role};
 grant select, insert, update on {schema}.retention to {role};
 grant select, insert on {schema}.audit to {role};

@@ -90,7 +90,7 @@ def render(migration: Migration, schema: str) -> str:
     quoted = identifier(schema)
     # the channels first: they are made of letters and digits, and a schema may be called {wake_channel}
     body = migration.text.replace("{wake_channel}", channel(schema, "wake"))
-    for name in ("lead", "schedule", "poll"):
+    for name in ("lead", "schedule", "poll", "event"):
         body = body.replace(f"{{{name}_channel}}", channel(schema, name))
     body = body.replace("{schema}", quoted)
     return (

@@ -252,6 +252,8 @@ class Health:
 def _shown_worker(working: Working) -> dict[str, Any]:
     control: Control | None = working.control
     shown: dict[str, Any] = {"state": working.state, "finished": working.finished}
+    if projections := working.projections:
+        shown["projections"] = projections
     if control is None:
         return {**shown, "member": None, "listener": False, "lease": None}
     return {

@@ -18,6 +18,7 @@ from rota.jobs.job import Job
 from rota.pollers.pollers import Pollers
 from rota.postgres.loop_pool import LoopPool, close_with_loop
 from rota.postgres.pool import Database, UserPool
+from rota.projections.projections import Projections
 from rota.settings import Settings
 from rota.testing.clock import advance
 
@@ -44,6 +45,8 @@ class TestRota(Rota):
             self.declared, self.cron, self.every = of.declared, of.cron, of.every
             self.pollers = Pollers(self, of.pollers)
             self.poller = self.pollers.poller
+            self.projections = Projections(self, of.projections)
+            self.projection = self.projections.projection
             self._use(self.settings)
 
     def _make_database(self, settings: Settings, pools: tuple[UserPool, ...]) -> Database:

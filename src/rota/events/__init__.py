@@ -1,0 +1,1 @@
+"""Event logs: what happened, in streams, for projections to read."""

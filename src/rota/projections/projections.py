@@ -1,0 +1,327 @@
+"""`app.projection` and `app.projections`: the registry, and what can be done with projections by name, in both colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from rota.errors import ConfigurationError
+from rota.postgres.audit import actor
+from rota.postgres.notify import event_channel
+from rota.projections.definition import ProjectionDefinition, define
+from rota.projections.feed import FeedRow, Pair, Readable
+from rota.projections.inspect import ProjectionView, list_projections
+from rota.projections.operate import (
+    Asked,
+    drop_parked,
+    find_parked,
+    find_projection,
+    forget_projection,
+    pause_projection,
+    rebuild_projection,
+    replay_parked,
+    resume_projection,
+    rewind_projection,
+    skip_event,
+)
+from rota.projections.parked import ParkedEvent
+from rota.projections.projection import Home, Projection
+from rota.projections.rebase import Rebased, look_at_order, rebase_logs, use_up_an_id
+from rota.projections.trouble import OnError, Stop
+
+__all__ = ["Projections"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_STOP = Stop()
+
+
+class Decorator(Protocol):
+    """What `@app.projection(...)` returns: keeps the function's signature and result type."""
+
+    def __call__(self, function: Callable[P, R], /) -> Projection[P, R]: ...
+
+
+class Projections(Mapping[str, Projection[..., Any]]):
+    """The projections of an app, and what can be done with them."""
+
+    def __init__(self, home: Home, known: Mapping[str, Projection[..., Any]] | None = None) -> None:
+        self._home = home
+        self._projections: dict[str, Projection[..., Any]] = {
+            name: Projection(projection.definition, home) for name, projection in (known or {}).items()
+        }
+
+    def projection(
+        self,
+        name: str,
+        *,
+        source: Readable,
+        types: Sequence[str] | None = None,
+        streams: Sequence[str] | None = None,
+        batch: int = 500,
+        version: int = 1,
+        on_error: OnError = _STOP,
+        prepare: Callable[[Any], Any] | None = None,
+        switch: Callable[[Any], Any] | None = None,
+    ) -> Decorator:
+        """Have a function called with each event of a log or table, once and in order, by one worker of all.
+
+        The function is given the event and an open connection, psycopg's, whose transaction has the checkpoint as well: what it
+        writes through that, and that the event was taken in, is committed together. Whatever else it does may be done again.
+        One that is annotated to take a list of events is given a whole batch at once. `async def` runs on the event loop, `def`
+        in a thread with a sync connection.
+
+        `types` and `streams` choose what concerns it; a stream that ends in * is a prefix. `batch` is how many events one
+        transaction takes in at most. `version` begins anew: each has its own checkpoint. `on_error` says what becomes of an event
+        that cannot be taken in: the projection stops at it, tries it again as a Retry says and then stops, or parks it.
+
+        `prepare(connection)` is called once for each version, before its first event: there it makes its tables. `switch(connection)`
+        is called once when a version has caught up and is as far as those before it: there readers are given the new tables. In the
+        same transaction the versions before it retire.
+        """
+
+        def register(function: Callable[..., Any]) -> Any:
+            definition = define(
+                function,
+                name=name,
+                source=source,
+                types=types,
+                streams=streams,
+                batch=batch,
+                version=version,
+                on_error=on_error,
+                prepare=prepare,
+                switch=switch,
+            )
+            if definition.name in self._projections:
+                raise ConfigurationError(f"There is a projection {name!r} already. Give one of them another name.")
+            definition = replace(definition, handler=self._home.around(function))
+            self._projections[name] = projection = Projection[Any, Any](definition, self._home)
+            return projection
+
+        return register
+
+    @property
+    def definitions(self) -> Sequence[ProjectionDefinition]:
+        return [projection.definition for projection in self._projections.values()]
+
+    async def list(self) -> Sequence[ProjectionView]:
+        """All projections that a process has declared, each version; also those of other apps on this database."""
+        return await self._home.database.run(list_projections())
+
+    def list_sync(self) -> Sequence[ProjectionView]:
+        return self._home.database.run_sync(list_projections())
+
+    async def show(self, name: str, *, version: int | None = None) -> ProjectionView:
+        """That version of it, or the one of this app, or the last. Raises NotPossible when nobody has declared it."""
+        return await self._home.database.run_steps(find_projection(self._asked(name, version, None)))
+
+    def show_sync(self, name: str, *, version: int | None = None) -> ProjectionView:
+        return self._home.database.run_steps_sync(find_projection(self._asked(name, version, None)))
+
+    async def pause(
+        self, name: str, *, version: int | None = None, by: str | None = None, dry_run: bool = False
+    ) -> ProjectionView:
+        """Have nobody read for it, until it is resumed; a batch in hand is undone, and read again then. Raises NotPossible."""
+        steps = pause_projection(self._asked(name, version, by))
+        return await self._home.database.run_steps(steps, dry_run=dry_run)
+
+    def pause_sync(
+        self, name: str, *, version: int | None = None, by: str | None = None, dry_run: bool = False
+    ) -> ProjectionView:
+        steps = pause_projection(self._asked(name, version, by))
+        return self._home.database.run_steps_sync(steps, dry_run=dry_run)
+
+    async def resume(
+        self, name: str, *, version: int | None = None, by: str | None = None, dry_run: bool = False
+    ) -> ProjectionView:
+        """Go on at once, be it paused or stopped: with the event it stopped at, and all its attempts."""
+        steps = resume_projection(self._asked(name, version, by))
+        return await self._home.database.run_steps(steps, dry_run=dry_run)
+
+    def resume_sync(
+        self, name: str, *, version: int | None = None, by: str | None = None, dry_run: bool = False
+    ) -> ProjectionView:
+        steps = resume_projection(self._asked(name, version, by))
+        return self._home.database.run_steps_sync(steps, dry_run=dry_run)
+
+    async def rewind(
+        self,
+        name: str,
+        position: int | None = None,
+        *,
+        version: int | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> ProjectionView:
+        """Read again from the event at this position, or from the first. What the handler has written stays: make room first.
+
+        What is parked from there on leaves the list, as it is read again as well.
+        Raises NotPossible when there is no such event, it lies ahead, or the checkpoint moves at this moment: pause it first.
+        """
+        steps = rewind_projection(self._asked(name, version, by), self._feed(name, version), position)
+        return await self._home.database.run_steps(steps, dry_run=dry_run)
+
+    def rewind_sync(
+        self,
+        name: str,
+        position: int | None = None,
+        *,
+        version: int | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> ProjectionView:
+        steps = rewind_projection(self._asked(name, version, by), self._feed(name, version), position)
+        return self._home.database.run_steps_sync(steps, dry_run=dry_run)
+
+    async def rebuild(self, name: str, *, by: str | None = None, dry_run: bool = False) -> ProjectionView:
+        """Begin anew with the version that this app has, beside the one that readers use: its `prepare` makes its tables again.
+
+        Raises NotPossible for the version that readers use, which would go back in time: give it the next number first.
+        """
+        projection = self[name]
+        steps = rebuild_projection(self._asked(name, projection.version, by), projection.definition.prepare is not None)
+        return await self._home.database.run_steps(steps, dry_run=dry_run)
+
+    def rebuild_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> ProjectionView:
+        projection = self[name]
+        steps = rebuild_projection(self._asked(name, projection.version, by), projection.definition.prepare is not None)
+        return self._home.database.run_steps_sync(steps, dry_run=dry_run)
+
+    async def skip(self, name: str, *, by: str | None = None, dry_run: bool = False) -> FeedRow:
+        """Pass over the event that comes next, such as the one it stopped at, and return it as it is stored.
+
+        For a projection of this app. It does not resume one that is stopped.
+        """
+        projection = self[name]
+        steps = skip_event(self._asked(name, projection.version, by), projection.definition.feed)
+        return await self._home.database.run_steps(steps, dry_run=dry_run)
+
+    def skip_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> FeedRow:
+        projection = self[name]
+        steps = skip_event(self._asked(name, projection.version, by), projection.definition.feed)
+        return self._home.database.run_steps_sync(steps, dry_run=dry_run)
+
+    async def parked(
+        self, name: str, *, version: int | None = None, limit: int = 100, after: Pair | None = None
+    ) -> Sequence[ParkedEvent]:
+        """What could not be taken in, in the order of the log; `after` is the place of the last of the page before."""
+        return await self._home.database.run_steps(find_parked(name, version, limit=limit, after=after))
+
+    def parked_sync(
+        self, name: str, *, version: int | None = None, limit: int = 100, after: Pair | None = None
+    ) -> Sequence[ParkedEvent]:
+        return self._home.database.run_steps_sync(find_parked(name, version, limit=limit, after=after))
+
+    async def replay(
+        self,
+        name: str,
+        positions: Sequence[int] | None = None,
+        *,
+        version: int | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """Have the events at these positions, or all that are parked, taken in by whoever reads for it; returns how many there are.
+
+        They are tried in the order of the log, and each leaves the list in the transaction that takes it in. One that fails again
+        stays parked.
+        """
+        steps = replay_parked(self._asked(name, version, by), positions)
+        return await self._home.database.run_steps(steps, dry_run=dry_run)
+
+    def replay_sync(
+        self,
+        name: str,
+        positions: Sequence[int] | None = None,
+        *,
+        version: int | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        steps = replay_parked(self._asked(name, version, by), positions)
+        return self._home.database.run_steps_sync(steps, dry_run=dry_run)
+
+    async def drop(
+        self,
+        name: str,
+        positions: Sequence[int] | None = None,
+        *,
+        version: int | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """Give up the parked events at these positions, or all of them; returns how many there were."""
+        steps = drop_parked(self._asked(name, version, by), positions)
+        return await self._home.database.run_steps(steps, dry_run=dry_run)
+
+    def drop_sync(
+        self,
+        name: str,
+        positions: Sequence[int] | None = None,
+        *,
+        version: int | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        steps = drop_parked(self._asked(name, version, by), positions)
+        return self._home.database.run_steps_sync(steps, dry_run=dry_run)
+
+    async def forget(
+        self, name: str, *, version: int | None = None, by: str | None = None, dry_run: bool = False
+    ) -> ProjectionView:
+        """Forget a version that is no longer in any code, with its checkpoint and what is parked. What it wrote is left alone.
+
+        Raises NotPossible while a live process has it.
+        """
+        steps = forget_projection(self._asked(name, version, by))
+        return await self._home.database.run_steps(steps, dry_run=dry_run)
+
+    def forget_sync(
+        self, name: str, *, version: int | None = None, by: str | None = None, dry_run: bool = False
+    ) -> ProjectionView:
+        steps = forget_projection(self._asked(name, version, by))
+        return self._home.database.run_steps_sync(steps, dry_run=dry_run)
+
+    async def rebase(self, *, by: str | None = None, dry_run: bool = False) -> Rebased:
+        """Give the events of a database that was restored into another cluster an order that this server understands.
+
+        For all logs of the schema, while no worker runs and nobody appends. Checkpoints and parked events are moved along. Raises
+        NotPossible when there is nothing to do. Pairs that were kept elsewhere mean nothing afterwards.
+        """
+        database = self._home.database
+        if not dry_run:
+            for _ in range((await database.run(look_at_order())).missing):
+                await database.run(use_up_an_id())
+        return await database.run_steps(rebase_logs(actor(by)), dry_run=dry_run)
+
+    def rebase_sync(self, *, by: str | None = None, dry_run: bool = False) -> Rebased:
+        database = self._home.database
+        if not dry_run:
+            for _ in range(database.run_sync(look_at_order()).missing):
+                database.run_sync(use_up_an_id())
+        return database.run_steps_sync(rebase_logs(actor(by)), dry_run=dry_run)
+
+    def _asked(self, name: str, version: int | None, by: str | None) -> Asked:
+        if version is None and name in self._projections:
+            version = self._projections[name].version
+        return Asked(name, version, actor(by), event_channel(self._home.database.schema))
+
+    def _feed(self, name: str, version: int | None) -> Any:
+        known = self._projections.get(name)
+        return known.definition.feed if known is not None and version in (None, known.version) else None
+
+    def __getitem__(self, name: str) -> Projection[..., Any]:
+        try:
+            return self._projections[name]
+        except KeyError:
+            known = ", ".join(sorted(self._projections)) or "none"
+            raise KeyError(f"this app has no projection {name!r}; it has {known}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._projections)
+
+    def __len__(self) -> int:
+        return len(self._projections)

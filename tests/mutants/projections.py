@@ -1,0 +1,185 @@
+"""Guards of projections: the horizon, the order of the pair, the checkpoint's compare-and-swap, and what is never passed over."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+FEED = "tests/projections/test_feed.py"
+TROUBLE = "tests/projections/test_trouble.py"
+PROJECTOR = "tests/projections/test_projector.py"
+REBUILD = "tests/projections/test_rebuild.py"
+REBASE = "tests/projections/test_rebase.py"
+GAP = f"{FEED}::test_an_event_that_commits_late_with_a_smaller_position_is_read_once_and_first"
+PASSED = f"{FEED}::test_an_event_with_a_smaller_position_than_one_that_was_read_is_not_passed_over"
+STALE = f"{FEED}::test_the_checkpoint_of_a_stale_owner_is_refused_and_never_goes_back"
+MOVED = f"{FEED}::test_a_checkpoint_that_was_moved_meanwhile_is_not_overwritten"
+
+MUTANTS = [
+    Mutant(
+        "events above the horizon are read",
+        "projections/feed.py",
+        "where {log}event.{order_xid} < (select horizon.xmin from horizon)",
+        "where {log}true",
+        GAP,
+    ),
+    Mutant(
+        "events are read by position alone",
+        "projections/feed.py",
+        """          and (event.{order_xid}, event.{position}) > ((select at.order_xid from at), (select at.position from at))
+        order by event.{order_xid}, event.{position}
+""",
+        """          and event.{position} > (select at.position from at)
+        order by event.{position}
+""",
+        PASSED,
+    ),
+    Mutant(
+        "pages of events are cut by position",
+        "projections/feed.py",
+        """        order by event.{order_xid}, event.{position}
+        limit""",
+        """        order by event.{position}
+        limit""",
+        f"{FEED}::test_pages_are_cut_in_the_order_of_the_pair",
+    ),
+    Mutant(
+        "history is read again",
+        "projections/feed.py",
+        "          and (select at.order_xid from at) = '0'\n",
+        "",
+        f"{FEED}::test_rows_older_than_the_column_are_history_and_read_first",
+    ),
+    Mutant(
+        "a full page is walked past",
+        "projections/feed.py",
+        "        where (select count(*) from found) < %%(batch)s\n",
+        "",
+        f"{FEED}::test_a_page_that_is_full_is_not_walked_past",
+    ),
+    Mutant(
+        "a checkpoint of an old term",
+        "projections/checkpoint.py",
+        "      and epoch = %(epoch)s::bigint\n",
+        "",
+        STALE,
+    ),
+    Mutant(
+        "a term that takes a projection from a later one",
+        "projections/checkpoint.py",
+        "      and epoch <= %(epoch)s\n",
+        "",
+        STALE,
+    ),
+    Mutant(
+        "a checkpoint that is overwritten",
+        "projections/checkpoint.py",
+        """      and order_xid = %(order_xid)s::text::xid8
+      and position = %(position)s::bigint
+      and epoch = %(epoch)s::bigint
+""",
+        """      and epoch = %(epoch)s::bigint
+""",
+        MOVED,
+    ),
+    Mutant(
+        "a refused move that nobody notices",
+        "projections/checkpoint.py",
+        "    if not rows:\n        raise CheckpointMoved(",
+        "    if False:\n        raise CheckpointMoved(",
+        f"{STALE} {MOVED}",
+    ),
+    Mutant(
+        "a stale owner that stops a projection",
+        "projections/checkpoint.py",
+        """      and position = %(position)s
+      and epoch = %(epoch)s
+""",
+        """      and position = %(position)s
+""",
+        f"{FEED}::test_a_stale_owner_does_not_stop_the_projection_either",
+    ),
+    Mutant(
+        "a lost connection counts as a failure of the event",
+        "projections/apply.py",
+        "    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and batch.is_cut_off\n",
+        "    return False\n",
+        f"{TROUBLE}::test_a_connection_that_is_lost_is_no_fault_of_the_event",
+    ),
+    Mutant(
+        "an event that cannot be decoded is dropped",
+        "projections/projector.py",
+        "                if parks:\n                    unfit.append(failed)\n                    continue\n",
+        "                if parks:\n                    continue\n",
+        f"{TROUBLE}::test_a_thousand_that_cannot_be_decoded_do_not_hide_the_one_behind_them",
+    ),
+    Mutant(
+        "what comes before the event at fault is not committed",
+        "projections/projector.py",
+        "            self._sizes = deque([1] * len(rows) if at is None else [at, 1] if at else [1])\n            return\n",
+        "            pass\n",
+        f"{TROUBLE}::test_it_stops_at_an_event_with_all_before_it_committed_and_goes_on_when_resumed",
+    ),
+    Mutant(
+        "a replay that leaves its event on the list",
+        "projections/apply.py",
+        "if batch.replay and not await on.run(take_parked(owned, batch.to), schema):",
+        "if batch.replay and False:",
+        f"{TROUBLE}::test_what_is_replayed_leaves_the_list_in_the_transaction_that_takes_it_in",
+    ),
+    Mutant(
+        "a stop that does not end between two events",
+        "projections/apply.py",
+        "                if batch.stopping and index:\n                    break\n",
+        "",
+        f"{PROJECTOR}::test_a_stop_ends_between_two_events_with_what_was_done_committed_and_the_term_resigned",
+    ),
+    Mutant(
+        "a switch to a version that is behind",
+        "projections/rebuild.py",
+        "                and (other.order_xid, other.position) > (mine.order_xid, mine.position)\n",
+        "                and false\n",
+        f"{REBUILD}::test_readers_are_not_given_a_version_that_is_behind",
+    ),
+    Mutant(
+        "events of another server are read as if they were ours",
+        "projections/rebase.py",
+        "    if not is_ahead:\n        return\n",
+        "    return\n",
+        f"{REBASE}::test_a_worker_refuses_events_of_another_server_and_says_what_to_do",
+    ),
+    Mutant(
+        "a rebase that forgets who overtook whom",
+        "projections/rebase.py",
+        "sum(walked.back::int)",
+        "sum(0)",
+        f"{REBASE}::test_after_a_rebase_it_goes_on_where_it_was_and_nothing_is_missing_or_repeated",
+    ),
+    Mutant(
+        "an append that wakes nobody",
+        "leases/control.py",
+        "                event_channel(schema): self._reactions.on_event,\n",
+        "",
+        f"{PROJECTOR}::test_an_append_wakes_it_at_once",
+    ),
+    Mutant(
+        "history that is left behind when live events are walked",
+        "projections/feed.py",
+        "        order by event.rota_xid, event.rota_position\n        limit %%(window)s",
+        "",
+        "tests/projections/test_feed.py",
+    ),
+    Mutant(
+        "a paused or retired projection that moves",
+        "projections/checkpoint.py",
+        "      and state = 'running'\n    returning position",
+        "    returning position",
+        "tests/projections/test_feed.py",
+    ),
+    Mutant(
+        "a paused or retired projection that stops",
+        "projections/checkpoint.py",
+        "      and state = 'running'\n    returning failures",
+        "    returning failures",
+        "tests/projections/test_feed.py",
+    ),
+]
