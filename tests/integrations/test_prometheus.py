@@ -45,6 +45,8 @@ from rota.integrations.prometheus import collector, exposition
 from rota.jobs import depth
 from rota.leases.term import Term
 from rota.postgres.query import statement
+from rota.postgres.session import Session
+from rota.projections.checkpoint import declare_projection
 from rota.runtime.health import health_of
 from rota.service.watchdog import Lag, watched
 from rota.testing import TestRota, until
@@ -342,6 +344,78 @@ def test_a_poller_whose_table_is_gone_leaves_all_else_as_it_is(rota_app: TestRot
     assert value(samples, "rota_poller_backlog_rows", poller="fetch") is None
     assert value(samples, "rota_members") == 0
     assert (value(samples, "rota_database_up"), value(samples, "rota_database_counted")) == (1, 0)
+
+
+def test_projections_show_how_far_they_are_behind_their_state_and_what_is_parked(rota_app: TestRota, db: Db) -> None:
+    db.execute(
+        "create table happened (id bigint primary key, xid xid8, said jsonb not null, at timestamptz not null default now())"
+    )
+    db.execute("insert into happened (id, said) values (1, '{}'), (2, '{}')")  # older than the column
+    db.execute(
+        "insert into happened (id, xid, said) select n, pg_current_xact_id(), '{}' from generate_series(3, 5) as n"
+    )
+    table = rota_app.event_table("happened", position="id", xid="xid", data="said", created_at="at")
+    orders = rota_app.event_log("orders")
+    for name, source in (("fed", table), ("totals", orders), ("sums", orders)):
+
+        @rota_app.projection(name, source=source)
+        async def handler(event: Any, connection: Any) -> None: ...
+
+        rota_app.database.run_sync(declare_projection(name, 1, handler.definition.told()))
+    for _ in range(12):
+        orders.append_sync("a", "Paid", {})
+    db.execute("update rota.events set created_at = now() - interval '90 seconds'")
+    db.execute("update rota.projections set state = 'stopped' where name = 'totals'")
+    db.execute("insert into rota.projections (name, version, definition) values ('of others', 3, '{}')")
+    db.execute("insert into rota.projections (name, version, definition, state) values ('totals', 7, '{}', 'retired')")
+    db.execute(
+        "insert into rota.parked_events (projection, version, order_xid, position, attempts, error_type, error_message, error_trace) "
+        "select 'totals', 1, '3', n, 1, 'E', '', '' from generate_series(1, 12) as n"
+    )
+    collector(rota_app, cache=0, count_up_to=10)
+
+    samples = scraped(rota_app)
+
+    def told(metric: str, name: str = "totals", **labels: str) -> float | None:
+        return value(samples, f"rota_projection_{metric}", **({"projection": name, "version": "1"} | labels))
+
+    assert [told("lag_events", name) for name in ("totals", "sums", "fed")] == [10, 10, 5]
+    assert told("lag_seconds") == pytest.approx(90, abs=30)
+    assert told("lag_seconds", "fed") == pytest.approx(0, abs=60)
+    assert [told("state", state=state) for state in ("running", "paused", "stopped")] == [0, 0, 1]
+    assert told("state", "of others", version="3", state="running") == 1
+    assert told("lag_events", "of others", version="3") is None
+    assert told("state", version="7", state="running") is None
+    assert (told("parked_events"), told("parked_events", "sums")) == (10, 0)
+    assert value(samples, "rota_database_counted") == 1
+
+
+def test_projections_that_read_from_one_log_cost_a_scrape_two_statements(
+    rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = rota_app.event_log("orders")
+    for number in range(5):
+
+        @rota_app.projection(f"totals-{number}", source=orders)
+        async def handler(event: Any, connection: Any) -> None: ...
+
+    asked: list[str] = []
+    for kind in (Session, type(rota_app.database)):
+        run = kind.run
+
+        async def counted(self: Any, query: Any, run: Any = run) -> Any:
+            asked.append(query.statement.name)
+            return await run(self, query)
+
+        monkeypatch.setattr(kind, "run", counted)
+    collector(rota_app, cache=0)
+
+    scraped(rota_app)
+
+    assert [name for name in asked if name in ("projection_states", "count_behind")] == [
+        "projection_states",
+        "count_behind",
+    ]
 
 
 @pytest.fixture

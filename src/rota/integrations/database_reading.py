@@ -18,6 +18,7 @@ from typing import TypeVar
 from rota.app import Rota
 from rota.clock import boottime
 from rota.errors import RotaError
+from rota.events.source import EventSource
 from rota.integrations.counting import MOST_NAMES, OTHERS
 from rota.jobs.depth import QueueDepth, count_open_letters, count_running, lane_heads, queue_depths
 from rota.jobs.queue_view import count_blocked
@@ -29,6 +30,7 @@ from rota.postgres.horizon import horizon
 from rota.postgres.pool import Database
 from rota.postgres.query import Query
 from rota.postgres.session import Session
+from rota.projections.behind import Behind, ProjectionState, count_behind, projection_states
 from rota.schedules.lag import schedule_lag, schedule_names
 
 __all__ = ["DatabaseReader", "Reading", "own_queues", "said_of_schedules"]
@@ -58,6 +60,8 @@ class Reading:
     notify_queue: float | None = None
     backlogs: dict[str, Backlog] = field(default_factory=dict)
     parked: dict[str, int] = field(default_factory=dict)
+    projections: list[ProjectionState] = field(default_factory=list)
+    behind: list[Behind] = field(default_factory=list)
     #: whether the database answered what takes one look
     up: bool = False
     #: whether all that is counted was, within its time
@@ -65,7 +69,7 @@ class Reading:
 
     def so_far(self) -> Reading:
         """A copy, for those who do not wait until it is whole."""
-        return replace(self, backlogs=dict(self.backlogs), parked=dict(self.parked))
+        return replace(self, backlogs=dict(self.backlogs), parked=dict(self.parked), behind=list(self.behind))
 
 
 class DatabaseReader:
@@ -157,15 +161,17 @@ class DatabaseReader:
                 for name in app.pollers:
                     if (parked := await told(count_parked(name, most=most))) is not None:
                         reading.parked[name] = parked
+                states = projection_states(most=most, names=MOST_NAMES, first=list(app.projections))
+                reading.projections = await told(states) or []
                 missing += await self._read_tables(reading, limits)
                 reading.counted = not missing
         finally:
             await session.close()
 
     async def _read_tables(self, reading: Reading, limits: dict[str, str]) -> int:
-        """What is due in tables of the user's; returns of how many that could not be told."""
+        """What waits in tables of the user's, and in logs; returns of how many that could not be told."""
         app = self._app
-        if not app.pollers:
+        if not app.pollers and not app.projections:
             return 0
         tables: Database = app.database.apart("metrics", size=1, settings=_ON_TABLES, everywhere=limits)
         missing = 0
@@ -177,6 +183,15 @@ class DatabaseReader:
                     reading.backlogs[name] = await tables.run(count_due(plan, most=self._most))
                 except RotaError:
                     self._plans.pop(name, None)  # the table may have changed
+                    missing += 1
+            # one statement for all that read from the same; with many of them, a share of the bound for each
+            read_from = _by_source(app)
+            most = max(1, self._most // max(1, len(app.projections) // 20))
+            for source, projections in read_from.items():
+                try:
+                    behind = await tables.run(count_behind(source, projections, most=most))
+                    reading.behind += behind
+                except RotaError:
                     missing += 1
         finally:
             await tables.close()
@@ -192,6 +207,14 @@ def own_queues(app: Rota) -> list[str]:
 def said_of_schedules(app: Rota, what: str) -> list[str]:
     """As it was said: to make definitions of it takes longer, and tells of mistakes, which are for those who work with them."""
     return [said[what] for said in app.declared.said if isinstance(said.get(what), str)]
+
+
+def _by_source(app: Rota) -> dict[EventSource, list[tuple[str, int]]]:
+    """What the first projections of the app read from, and which do."""
+    found: dict[EventSource, list[tuple[str, int]]] = {}
+    for definition in app.projections.definitions[:MOST_NAMES]:
+        found.setdefault(definition.source, []).append((definition.name, definition.version))
+    return found
 
 
 class _Names:

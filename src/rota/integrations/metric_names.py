@@ -137,6 +137,23 @@ METRICS = {
         _database("rota_poller_oldest_due_seconds", "For how long the oldest of them has been due.", "poller"),
         _database("rota_poller_parked_rows", f"Rows whose attempts are used up. {_BOUNDED}", "poller"),
         _database(
+            "rota_projection_lag_events",
+            "Events behind the checkpoint of a projection, which it has not taken in or passed over; also those that wait for an "
+            f"older transaction to end. Of projections that this process knows. {_BOUNDED} A share of it beyond 20 of them.",
+            *("projection", "version"),
+        ),
+        _database("rota_projection_lag_seconds", "How long the first of them has waited.", *("projection", "version")),
+        _database(
+            "rota_projection_state",
+            "1 for the state a projection is in, of running, paused and stopped; 0 for the others. Missing for one that has retired.",
+            *("projection", "version", "state"),
+        ),
+        _database(
+            "rota_projection_parked_events",
+            f"Events that a projection could not take in, and that nobody has replayed or dropped. {_BOUNDED}",
+            *("projection", "version"),
+        ),
+        _database(
             "rota_db_oldest_xmin_age_seconds",
             "For how long the oldest transaction of this database has been open, which keeps vacuum from removing what is dead. "
             "A role outside of pg_monitor sees only its own.",

@@ -160,6 +160,15 @@ class RotaCollector:
             families.add("rota_poller_oldest_due_seconds", (name,), backlog.oldest_seconds or 0.0)
         for name, rows in told.parked.items():
             families.add("rota_poller_parked_rows", (name,), rows)
+        for each in told.projections:
+            for state in ("running", "paused", "stopped"):
+                labels = (each.name, str(each.version), state)
+                families.add("rota_projection_state", labels, int(each.state == state))
+            families.add("rota_projection_parked_events", (each.name, str(each.version)), each.parked)
+        for behind in told.behind:
+            names = (behind.name, str(behind.version))
+            families.add("rota_projection_lag_events", names, behind.events)
+            families.add("rota_projection_lag_seconds", names, behind.seconds if behind.events else 0.0)
 
 
 class _Families:

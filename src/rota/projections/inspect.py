@@ -10,10 +10,10 @@ from rota.postgres.query import Query, many, one_or_none, statement
 from rota.projections.feed import START, Lag, Pair
 from rota.projections.horizon import HorizonHolder
 
-__all__ = ["ProjectionStatus", "ProjectionView", "get_projection", "list_projections"]
+__all__ = ["STALLED_SECONDS", "ProjectionStatus", "ProjectionView", "get_projection", "list_projections"]
 
 # Whoever is behind with so long a silence hangs, or waits for a lock.
-_STALLED_SECONDS = 60.0
+STALLED_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ProjectionStatus:
             and not view.failures
             and self.held_by is None
             and bool(self.lag.events)
-            and min(idle, default=0.0) > _STALLED_SECONDS
+            and min(idle, default=0.0) > STALLED_SECONDS
         )
 
 

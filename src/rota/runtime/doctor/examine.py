@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import psycopg
 
 from rota.errors import ConfigurationError, DatabaseUnavailable, RotaError
-from rota.runtime.doctor import connections, drain, flow, machine, server, settings, tables, upkeep, work
+from rota.runtime.doctor import connections, drain, flow, machine, projections, server, settings, tables, upkeep, work
 from rota.runtime.doctor.finding import Finding, problem, unknown
 from rota.runtime.doctor.patient import NoServer, Patient
 
@@ -58,6 +58,7 @@ _TABLES: Sequence[Check] = (
     work.dead_letters,
     work.schedules,
     work.pollers,
+    projections.projections,
 )
 
 

@@ -37,9 +37,10 @@ def app(patient: Patient) -> Finding:
         return ok(f"none was named: {patient.program} doctor APP looks at its tasks, schedules and pollers too")
     found = (
         f"{patient.path} has {len(patient.app.tasks)} task(s), {len(patient.app.declared.definitions())} schedule(s), "
-        f"{len(patient.app.pollers)} poller(s), {len(patient.app.singletons)} singleton(s)"
+        f"{len(patient.app.pollers)} poller(s), {len(patient.app.projections)} projection(s), "
+        f"{len(patient.app.singletons)} singleton(s)"
     )
-    if patient.app.tasks or patient.app.pollers or patient.app.singletons:
+    if patient.app.tasks or patient.app.pollers or patient.app.projections or patient.app.singletons:
         return ok(found)
     return warning(
         found,
