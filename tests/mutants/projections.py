@@ -12,6 +12,8 @@ REBASE = "tests/projections/test_rebase.py"
 GAP = f"{FEED}::test_an_event_that_commits_late_with_a_smaller_position_is_read_once_and_first"
 PASSED = f"{FEED}::test_an_event_with_a_smaller_position_than_one_that_was_read_is_not_passed_over"
 STALE = f"{FEED}::test_the_checkpoint_of_a_stale_owner_is_refused_and_never_goes_back"
+APPENDED_SINCE = f"{REBASE}::test_what_was_appended_since_the_restore_comes_behind_what_was_restored_and_is_read_once"
+UNCLEAR = f"{REBASE}::test_where_it_cannot_be_told_what_was_appended_since_nothing_is_changed_before_someone_says_so"
 MOVED = f"{FEED}::test_a_checkpoint_that_was_moved_meanwhile_is_not_overwritten"
 
 MUTANTS = [
@@ -181,5 +183,68 @@ MUTANTS = [
         "      and state = 'running'\n    returning failures",
         "    returning failures",
         "tests/projections/test_feed.py",
+    ),
+    Mutant(
+        "what was appended since the restore lies behind checkpoints",
+        "projections/rebase.py",
+        "when %(restored_to)s::bigint is null then age(event.xmin) < given.age",
+        "when %(restored_to)s::bigint is null then false",
+        APPENDED_SINCE,
+    ),
+    Mutant(
+        "a checkpoint that is put behind what was appended since the restore",
+        "projections/rebase.py",
+        "              and not numbered.is_late\n",
+        "",
+        f"{REBASE}::test_a_checkpoint_before_the_first_event_stays_there_whatever_was_appended_since",
+    ),
+    Mutant(
+        "a rebase that guesses what was restored",
+        "projections/rebase.py",
+        "        _check_clear(logs)\n",
+        "        pass\n",
+        UNCLEAR,
+    ),
+    Mutant(
+        "a rebase that takes what came one by one for appended",
+        "projections/rebase.py",
+        "                      event.order_xid >= pg_snapshot_xmax(pg_current_snapshot())\n                      and not exists (",
+        "                      false and not exists (",
+        UNCLEAR,
+    ),
+    Mutant(
+        "a rebase that takes what was read for appended since",
+        "projections/rebase.py",
+        "                            and projection.position = event.position\n",
+        "                            and false\n",
+        f"{REBASE}::test_an_event_that_a_checkpoint_stands_at_was_not_appended_since",
+    ),
+    Mutant(
+        "a rebase that takes a table for a log",
+        "projections/rebase.py",
+        "          and projection.definition ->> 'kind' is distinct from 'table'\n    ), parked as (",
+        "    ), parked as (",
+        f"{REBASE}::test_a_table_that_is_called_like_a_log_is_left_alone_and_so_is_a_log_of_this_server",
+    ),
+    Mutant(
+        "a rebase of what is this server's own",
+        "projections/rebase.py",
+        "        having bool_or(event.order_xid >= pg_snapshot_xmax(pg_current_snapshot()))\n",
+        "",
+        f"{REBASE}::test_a_table_that_is_called_like_a_log_is_left_alone_and_so_is_a_log_of_this_server",
+    ),
+    Mutant(
+        "a rebase with a deadline",
+        "projections/rebase.py",
+        "set_config('statement_timeout', '0', true)",
+        "null",
+        f"{REBASE}::test_it_may_take_longer_than_any_other_statement_and_says_who_is_in_the_way",
+    ),
+    Mutant(
+        "numbers that this server has yet to give out",
+        "projections/rebase.py",
+        "    if horizon <= last and not dry_run:\n",
+        "    if False:\n",
+        "tests/projections/test_rebase_of_a_young_server.py",
     ),
 ]

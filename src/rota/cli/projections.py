@@ -365,13 +365,21 @@ def ddl(table: str, position: str | None, xid: str, dsn: str | None, schema: str
 
 
 @projections.command()
+@click.option(
+    "--restored-to",
+    type=int,
+    metavar="POSITION",
+    help="The last event that was restored, where events were appended since and that cannot be told.",
+)
 @change_options
 @database_options
-def rebase(by: str | None, dry_run: bool, dsn: str | None, schema: str | None) -> None:
+def rebase(restored_to: int | None, by: str | None, dry_run: bool, dsn: str | None, schema: str | None) -> None:
     """Number the events of all logs anew, after a dump was restored into another cluster.
 
-    Stop the workers first, and whoever appends. The order stays as it is, and checkpoints are moved along.
+    Stop the workers first, and whoever appends. The order stays as it is, and checkpoints are moved along. What was appended
+    since the restore comes behind what was restored.
     """
     with open_app(dsn, schema) as app:
-        done = app.projections.rebase_sync(by=by, dry_run=dry_run)
-    say(f"{'would rebase' if dry_run else 'rebased'}: {done.events} event(s), {done.projections} checkpoint(s)")
+        done = app.projections.rebase_sync(restored_to=restored_to, by=by, dry_run=dry_run)
+    since = f", {done.appended} of them appended since the restore" if done.appended else ""
+    say(f"{'would rebase' if dry_run else 'rebased'}: {done.events} event(s){since}, {done.projections} checkpoint(s)")

@@ -57,6 +57,7 @@ class ProjectionDefinition:
         """What people are shown of it who do not have this app."""
         given = {
             "source": self.source.name,
+            "kind": "table" if self.source.log is None else "log",  # which may have the same name
             "types": None if self.types is None else list(self.types),
             "streams": None if self.streams is None else list(self.streams),
             "batch": self.batch,

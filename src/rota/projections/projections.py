@@ -27,7 +27,7 @@ from rota.projections.operate import (
 )
 from rota.projections.parked import ParkedEvent
 from rota.projections.projection import Home, Projection
-from rota.projections.rebase import Rebased, look_at_order, rebase_logs, use_up_an_id
+from rota.projections.rebase import Rebased, rebase, rebase_sync
 from rota.projections.trouble import OnError, Stop
 
 __all__ = ["Projections"]
@@ -285,24 +285,18 @@ class Projections(Mapping[str, Projection[..., Any]]):
         steps = forget_projection(self._asked(name, version, by))
         return self._home.database.run_steps_sync(steps, dry_run=dry_run)
 
-    async def rebase(self, *, by: str | None = None, dry_run: bool = False) -> Rebased:
+    async def rebase(self, *, restored_to: int | None = None, by: str | None = None, dry_run: bool = False) -> Rebased:
         """Give the events of a database that was restored into another cluster an order that this server understands.
 
-        For all logs of the schema, while no worker runs and nobody appends. Checkpoints and parked events are moved along. Raises
-        NotPossible when there is nothing to do. Pairs that were kept elsewhere mean nothing afterwards.
+        For all logs of the schema that have ids of the future, while no worker runs and nobody appends; all or nothing. Checkpoints
+        and parked events are moved along. What was appended since the restore comes behind what was restored; `restored_to` is the
+        position of the last event that was, for when that cannot be told. Raises NotPossible then, and when there is nothing to do.
+        Pairs that were kept elsewhere mean nothing afterwards.
         """
-        database = self._home.database
-        if not dry_run:
-            for _ in range((await database.run(look_at_order())).missing):
-                await database.run(use_up_an_id())
-        return await database.run_steps(rebase_logs(actor(by)), dry_run=dry_run)
+        return await rebase(self._home.database, actor(by), restored_to, dry_run=dry_run)
 
-    def rebase_sync(self, *, by: str | None = None, dry_run: bool = False) -> Rebased:
-        database = self._home.database
-        if not dry_run:
-            for _ in range(database.run_sync(look_at_order()).missing):
-                database.run_sync(use_up_an_id())
-        return database.run_steps_sync(rebase_logs(actor(by)), dry_run=dry_run)
+    def rebase_sync(self, *, restored_to: int | None = None, by: str | None = None, dry_run: bool = False) -> Rebased:
+        return rebase_sync(self._home.database, actor(by), restored_to, dry_run=dry_run)
 
     def _asked(self, name: str, version: int | None, by: str | None) -> Asked:
         if version is None and name in self._projections:
