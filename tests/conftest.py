@@ -176,15 +176,15 @@ def server_versions(wanted: int | None) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def servers(rota_run_folder: Path) -> Iterator[Callable[[str], DatabaseServer]]:
-    """The server of each version, started when first asked for and kept to the end of the run."""
+def servers(rota_run_folder: Path) -> Iterator[Callable[..., DatabaseServer]]:
+    """The servers of each version, started when first asked for and kept to the end of the run."""
     with contextlib.ExitStack() as stack:
 
         @functools.cache
-        def server(version: str) -> DatabaseServer:
+        def server(version: str, apart: str = "") -> DatabaseServer:
             if version == GIVEN:
                 return stack.enter_context(contextlib.closing(DatabaseServer(os.environ["ROTA_TEST_DATABASE_URL"])))
-            url = stack.enter_context(shared_server(rota_run_folder, version, installed()[version]))
+            url = stack.enter_context(shared_server(rota_run_folder, version + apart, installed()[version]))
             with psycopg.connect(url, autocommit=True) as admin:
                 # sessions that nobody has set up are far from UTC, and not by whole hours: no moment may depend on it
                 admin.execute("alter system set timezone = 'Pacific/Chatham'")
@@ -195,37 +195,46 @@ def servers(rota_run_folder: Path) -> Iterator[Callable[[str], DatabaseServer]]:
 
 
 @pytest.fixture(scope="session")
-def rota_server(postgres_version: str, servers: Callable[[str], DatabaseServer]) -> DatabaseServer:
+def rota_server(postgres_version: str, servers: Callable[..., DatabaseServer]) -> DatabaseServer:
     return servers(postgres_version)
+
+
+@pytest.fixture(scope="session")
+def event_server(postgres_version: str, servers: Callable[..., DatabaseServer]) -> DatabaseServer:
+    """A server for those who read events, which overrides `rota_server` where they are.
+
+    An event is read when no older transaction is open, in whichever database of the server: beside tests that hold locks for
+    seconds, readers would wait for those.
+    """
+    return servers(postgres_version, "-events")
 
 
 class UntouchedDatabases:
     """One database of each schema, for one test after another, and only as long as none has written to it."""
 
-    def __init__(self, server: DatabaseServer) -> None:
-        self._server = server
-        self._kept: dict[str, tuple[str, psycopg.Connection]] = {}
+    def __init__(self) -> None:
+        self._kept: dict[tuple[DatabaseServer, str], tuple[str, psycopg.Connection]] = {}
 
     @contextlib.contextmanager
-    def database(self, schema: str) -> Iterator[str]:
-        if schema not in self._kept:
-            dsn = self._server.create_database(schema)
-            self._kept[schema] = dsn, psycopg.connect(dsn, autocommit=True)
-        dsn, watcher = self._kept[schema]
+    def database(self, server: DatabaseServer, schema: str) -> Iterator[str]:
+        if (server, schema) not in self._kept:
+            dsn = server.create_database(schema)
+            self._kept[server, schema] = dsn, psycopg.connect(dsn, autocommit=True)
+        dsn, watcher = self._kept[server, schema]
         before = _written(watcher)
         yield dsn
         if _written(watcher) != before:
-            self._drop(schema)
+            self._drop(server, schema)
             pytest.fail("It is marked writes_nothing, and has written to its database: take the mark away.")
 
     def close(self) -> None:
-        for schema in list(self._kept):
-            self._drop(schema)
+        for server, schema in list(self._kept):
+            self._drop(server, schema)
 
-    def _drop(self, schema: str) -> None:
-        dsn, watcher = self._kept.pop(schema)
+    def _drop(self, server: DatabaseServer, schema: str) -> None:
+        dsn, watcher = self._kept.pop((server, schema))
         watcher.close()
-        self._server.drop_database(dsn)
+        server.drop_database(dsn)
 
 
 END_OTHERS = """
@@ -262,9 +271,9 @@ def poolers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 
 
 @pytest.fixture(scope="session")
-def untouched(rota_server: DatabaseServer) -> Iterator[UntouchedDatabases]:
-    """The databases of tests that write nothing."""
-    with contextlib.closing(UntouchedDatabases(rota_server)) as databases:
+def untouched(servers: Callable[..., DatabaseServer]) -> Iterator[UntouchedDatabases]:
+    """The databases of tests that write nothing, which go before their servers do."""
+    with contextlib.closing(UntouchedDatabases()) as databases:
         yield databases
 
 
@@ -273,7 +282,7 @@ def direct_database(request: pytest.FixtureRequest, rota_server: DatabaseServer,
     """The address of `rota_database` without a pooler, for sessions that a test watches or sets up as a whole."""
     # a pooler would go on with sessions that are ended between two tests
     if request.node.get_closest_marker("writes_nothing") and not request.config.getoption("--pooled"):
-        with request.getfixturevalue("untouched").database(rota_schema) as dsn:
+        with request.getfixturevalue("untouched").database(rota_server, rota_schema) as dsn:
             yield dsn
     else:
         with rota_server.database(rota_schema) as dsn:

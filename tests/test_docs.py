@@ -29,6 +29,11 @@ def _name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.fixture(scope="session")
+def rota_server(event_server: DatabaseServer) -> DatabaseServer:
+    return event_server
+
+
 @pytest.fixture
 def no_role_left(page: Path, rota_database: str) -> Iterator[None]:
     """Roles belong to the whole server: those of the one page that makes some would outlive its database."""

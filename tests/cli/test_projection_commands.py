@@ -16,7 +16,7 @@ from rota.failure import describe
 from rota.projections.checkpoint import Owned, declare_projection, fail_projection, move_checkpoint, take_projection
 from rota.projections.feed import START, FeedRow, Pair
 from rota.projections.parked import Unfit, set_aside
-from rota.testing import TestRota, until_sync
+from rota.testing import DatabaseServer, TestRota, until_sync
 
 Run = Callable[..., Any]
 OWNED = Owned("totals", 1, 1)
@@ -30,6 +30,11 @@ app = Rota()
 @app.projection("totals", source=Log())
 async def totals(event, connection): ...
 """
+
+
+@pytest.fixture(scope="session")
+def rota_server(event_server: DatabaseServer) -> DatabaseServer:
+    return event_server
 
 
 @pytest.fixture

@@ -1,10 +1,17 @@
-"""What reads events has nothing to do with the upkeep of the history."""
+"""What reads events has a server apart, and nothing to do with the upkeep of the history."""
 
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 from tests.projections.logs import Db
+
+from rota.testing import DatabaseServer
+
+
+@pytest.fixture(scope="session")
+def rota_server(event_server: DatabaseServer) -> DatabaseServer:
+    return event_server
 
 
 @pytest.fixture(autouse=True)
