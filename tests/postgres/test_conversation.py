@@ -38,17 +38,20 @@ async def test_what_fits_no_buffer_is_written_and_read_piece_by_piece(connection
 
 
 @pytest.mark.parametrize("prompt", [False, True])
-async def test_the_loop_goes_on_while_a_statement_runs(connection: OwnConnection, prompt: bool) -> None:
+async def test_the_loop_goes_on_while_a_statement_runs(
+    connection: OwnConnection, rota_database: str, prompt: bool
+) -> None:
     connection.prompt = prompt
-    slow = asyncio.create_task(value(connection, "select 1 from pg_sleep(0.2)"))
-    turns = 0
+    waits = "select exists (select from pg_locks where pid = %s and not granted)"
+    async with await Connector(Dsn(rota_database), "test").connect() as other:
+        await value(other, "select pg_advisory_lock(1)")
+        slow = asyncio.create_task(value(connection, "select 1 from pg_advisory_xact_lock(1)"))
 
-    while not slow.done():
-        turns += 1
-        await asyncio.sleep(0.001)
+        await until(lambda: value(other, waits, connection.info.backend_pid), what="the statement waits")
 
-    assert turns > 10
-    assert await slow == 1
+        assert not slow.done()
+        await value(other, "select pg_advisory_unlock(1)")
+        assert await slow == 1
 
 
 async def test_an_error_of_the_server_reaches_the_caller_and_the_connection_goes_on(connection: OwnConnection) -> None:

@@ -14,6 +14,7 @@ from tests.schedules.rounds import give_out
 
 from rota import ConfigurationError, DatabaseUnavailable, InvalidArguments, Rota, Task
 from rota.facts import ScheduleOrphaned, SchedulesDeclared, SchedulesNotDeclared
+from rota.postgres import connection
 from rota.schedules.declare import declare_schedules
 from rota.testing import TestRota, until
 
@@ -285,8 +286,11 @@ def test_starting_mends_what_is_broken_but_not_what_people_put(
 
 
 async def test_a_worker_starts_while_someone_holds_its_schedule_and_insists(
-    process: Any, rota_app: TestRota, rota_database: str
+    process: Any, rota_app: TestRota, rota_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(
+        connection._SESSION, "lock_timeout", "200ms"
+    )  # which nobody here needs to see pass in its length
     process(s="0 1 * * *").start()
     newer = process(s="0 2 * * *").app
 
