@@ -12,6 +12,8 @@ import pytest
 from rota.cli.output import as_json
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 Run = Callable[..., Any]
 
 

@@ -17,6 +17,8 @@ from rota.cli.target import find_app
 from rota.pollers.declare import declare_pollers
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 Run = Callable[..., Any]
 Db = psycopg.Connection[Any]
 

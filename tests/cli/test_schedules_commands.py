@@ -17,6 +17,8 @@ from tests.schedules.rounds import give_out
 
 from rota.testing import TestRota, until_sync
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 Run = Callable[..., Any]
 
 APP = """

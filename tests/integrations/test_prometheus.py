@@ -51,6 +51,8 @@ from rota.runtime.health import health_of
 from rota.service.watchdog import Lag, watched
 from rota.testing import TestRota, until
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 Db = psycopg.Connection[Any]
 
 

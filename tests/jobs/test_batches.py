@@ -19,7 +19,7 @@ from rota import (
 )
 from rota.testing import TestRota
 
-pytestmark = pytest.mark.one_server
+pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("history_aside")]
 
 
 class Tasks:

@@ -9,6 +9,8 @@ import pytest
 from rota import ConfigurationError, JobNotFound, Rota
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 async def test_jobs_and_letters_are_found_by_their_task_or_its_name(rota_app: TestRota) -> None:
     good = rota_app.task(name="good")(lambda: None)

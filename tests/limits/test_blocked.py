@@ -13,6 +13,8 @@ from rota import Limit, NotPossible, Retry
 from rota.postgres.notify import wake_channel
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:

@@ -12,6 +12,8 @@ from tests.limits.test_queue_rules import paused, rule
 
 from rota.testing import TestRota, until
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:

@@ -22,6 +22,8 @@ from rota.jobs.outcome import Succeeded
 from rota.jobs.settle import succeed
 from rota.testing import TestRota, WorkerProcess, until
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 APP = """
 import time
 from rota import Limit, Rota

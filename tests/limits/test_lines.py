@@ -14,6 +14,8 @@ import pytest
 from rota import Limit, Retry, Unique
 from rota.testing import TestRota, until
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:

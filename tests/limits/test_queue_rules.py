@@ -22,6 +22,8 @@ from rota.jobs.lanes import Lane, Start
 from rota.jobs.source import JobSource
 from rota.testing import TestRota, until
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:

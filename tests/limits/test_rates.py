@@ -12,6 +12,8 @@ from tests.limits.test_lines import lines
 from rota import Limit
 from rota.testing import TestRota
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 
 @pytest.fixture
 def db(rota_database: str) -> Iterator[psycopg.Connection[Any]]:

@@ -27,6 +27,8 @@ from rota.postgres.query import Query
 from rota.postgres.session import Session
 from rota.testing import TestRota, until
 
+pytestmark = pytest.mark.usefixtures("history_aside")
+
 T = TypeVar("T")
 
 
