@@ -70,6 +70,7 @@ VARIABLES = {
     "From 0.1 seconds to an hour. Default: 5 seconds.",
     "ROTA_DRAIN_WINDOW": "How long a web process serves requests after a signal, such as `5s`. Default: 5 seconds.",
     "ROTA_GRACE": "How long jobs and open requests of a web process have to finish after a signal. Default: 25 seconds.",
+    "ROTA_DASHBOARD_AUTH": "Who may come into `rota dashboard`: `user:password`, or a token.",
     "ROTA_DRAIN_TOKEN": "Opens `POST /health/drain` of a web process to who sends it as `Authorization: Bearer ...`.",
     "ROTA_HEALTH_PORT": "The port that `rota worker` serves health on, and that `rota health` asks.",
     "ROTA_HEALTH_URL": "Where `rota health` asks, if not on this machine.",

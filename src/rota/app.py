@@ -61,6 +61,10 @@ __all__ = ["Rota"]
 
 DEFAULT_GRACE = 25.0  # below the 30 s that Kubernetes and systemd commonly give
 
+_READ_ONLY = {"default_transaction_read_only": "on", "jit": "off"}
+# what takes longer is not worth a busy server's time: a page shows what it last knew instead
+_SHORT = {"statement_timeout": "2s", "lock_timeout": "500ms"}
+
 
 class Rota:
     """Tasks, and the database between those who enqueue them and those who run them.
@@ -109,11 +113,11 @@ class Rota:
         self.singletons: dict[str, Singleton] = {}
         self.declared = Declarations(self.tasks)
         self.cron, self.every = self.declared.cron, self.declared.every
-        self.pollers = Pollers(self)
+        self.pollers: Pollers = Pollers(self)
         self.poller = self.pollers.poller
         self.event_logs = EventLogs(lambda: self.database)
         self.event_log, self.event_table = self.event_logs.event_log, self.event_logs.event_table
-        self.projections = Projections(self)
+        self.projections: Projections = Projections(self)
         self.projection = self.projections.projection
         self.on_event = OnEvent(self).on_event
         #: by which whoever started this process finds its membership when it is dead
@@ -151,6 +155,10 @@ class Rota:
         size = settings.pool_size
         self._held = self.database.apart("hold", size=size, purpose="locks that are held or waited for")
         fenced = self.database.apart("fence", size=size, purpose="term.transaction()")
+        #: for pages that people look at: few, short, and unable to change anything
+        self.looking = self.database.apart(
+            "look", size=min(4, size), purpose="its dashboard", settings=_READ_ONLY, everywhere=_SHORT
+        )
         self._leads = Leads(self._membership, fenced, self.facts)
 
     def _make_database(self, settings: Settings, pools: tuple[UserPool, ...]) -> Database:
@@ -326,19 +334,26 @@ class Rota:
         grace: Duration | None = None,
         drain_token: str | None = None,
         health: bool = True,
+        dashboard: str | None = None,
+        auth: Any = None,
     ) -> None:
         """Work in the process of a FastAPI or Starlette application, and end it in order: lifespan, probes and drain in one call.
 
         At SIGTERM readiness says 503 while requests are served for `drain_window` (ROTA_DRAIN_WINDOW, 5 seconds); jobs and open
-        requests have `grace` (ROTA_GRACE, 25 seconds). `drain_token` (ROTA_DRAIN_TOKEN) opens POST /health/drain.
+        requests have `grace` (ROTA_GRACE, 25 seconds). `drain_token` (ROTA_DRAIN_TOKEN) opens POST /health/drain. `dashboard` is
+        the path under which `app.dashboard(auth=auth)` is mounted, if it is.
         """
         from rota.integrations.asgi.attach import Attached, attach
         from rota.integrations.asgi.lifespan import worker_options
         from rota.runtime.budgets import read_budgets
 
+        if dashboard is not None:
+            _check_mount(dashboard)
         options = worker_options(worker, queues, concurrency)
         budgets = read_budgets(drain_window, grace)
         attach(api, Attached(api, self, worker=options, budgets=budgets, drain_token=drain_token, health=health))
+        if dashboard is not None:
+            api.mount(dashboard.rstrip("/"), self.dashboard(auth=auth), name="rota-dashboard")
 
     def lifespan(
         self,
@@ -354,6 +369,17 @@ class Rota:
         from rota.runtime.budgets import read_budgets
 
         return lifespan_of(self, worker_options(worker, queues, concurrency), read_budgets(drain_window, grace))
+
+    def dashboard(self, *, auth: Any = None, read_only: bool = False, redact: Sequence[str] = ()) -> Any:
+        """The web page and its JSON API as an ASGI application: `api.mount("/rota", app.dashboard(auth="ana:secret"))`.
+
+        `auth` is who may come in: "user:password", a token, a mapping of those to rights, or a function that is given the request
+        and returns a `rota.dashboard.User`; without it, only who is on this machine. With `read_only` nobody changes anything.
+        `redact` names arguments that nobody is to see, besides those that tasks redact; "*" stands for all of them.
+        """
+        from rota.dashboard.application import make_dashboard
+
+        return make_dashboard(self, auth=auth, read_only=read_only, redact=redact)
 
     def health_router(self, *, drain_token: str | None = None) -> Any:
         """The probes alone: `api.include_router(app.health_router())`; for Starlette `routes=app.health_router().routes`."""
@@ -403,8 +429,8 @@ class Rota:
         return self.database.run_sync(list_members(ended=ended))
 
     def pool_statistics(self) -> dict[str, dict[str, int]]:
-        """What psycopg's pools tell of themselves, by what they are for: the app, locks that are held, fenced transactions."""
-        pools = {"app": self.database, "hold": self._held, "fence": self._leads.database}
+        """What psycopg's pools tell of themselves, by what they are for: the app, locks, fenced transactions, looking."""
+        pools = {"app": self.database, "hold": self._held, "fence": self._leads.database, "look": self.looking}
         return {name: told for name, pool in pools.items() if (told := pool.statistics())}
 
     async def close(self) -> None:
@@ -412,12 +438,14 @@ class Rota:
         await self._by_hand.close()
         await self._leads.database.close()
         await self._held.close()
+        await self.looking.close()
         await self.database.close()
 
     def close_sync(self) -> None:
         self._by_hand.close_sync()
         self._leads.database.close_sync()
         self._held.close_sync()
+        self.looking.close_sync()
         self.database.close_sync()
 
     async def __aenter__(self) -> Self:
@@ -452,3 +480,11 @@ class Rota:
                 migrate(Connector(address, "migrate"), self.settings.schema, facts=self.facts)
                 self._embedded = address
             return self._embedded
+
+
+def _check_mount(path: str) -> None:
+    if not isinstance(path, str) or not path.startswith("/") or not path.strip("/"):
+        raise ConfigurationError(
+            f'dashboard cannot be {path!r}: it is the path under which the page is found, such as "/rota". To have it as the whole '
+            "application, serve app.dashboard()."
+        )

@@ -19,6 +19,11 @@ _COMMANDS = {
     "dev": ("rota.cli.dev", "dev", "Server, schema and worker for an app, restarted when its code changes."),
     "worker": ("rota.cli.worker", "worker", "Run the jobs of an app in this process."),
     "serve": ("rota.cli.serve", "serve", "Serve an ASGI application, and end it without a failed request."),
+    "dashboard": (
+        "rota.cli.dashboard",
+        "dashboard",
+        "Look at everything in a browser, and change what may be changed.",
+    ),
     "health": ("rota.cli.health", "health", "Ask a running process how it is: for probes that are commands."),
     "migrate": ("rota.cli.migrate", "migrate", "Create or update Rota's tables."),
     "doctor": (

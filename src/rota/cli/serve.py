@@ -33,7 +33,7 @@ from rota.runtime.supervisor import SupervisedWorker
 from rota.runtime.systemd import systemd_notified
 from rota.service.ending import ENDING
 
-__all__ = ["serve"]
+__all__ = ["CannotListen", "bound", "run_attached", "serve"]
 
 logger = logging.getLogger("rota")
 
@@ -122,7 +122,7 @@ def serve(
         private = {"--dsn": dsn, "--schema": schema}
         hidden = [word for name, value in private.items() if value is not None for word in (name, value)]
         sys.exit(
-            asyncio.run(_run_fleet(workers, _bound(host, port), public, hidden, max(budgets.grace, budgets.window)))
+            asyncio.run(_run_fleet(workers, bound(host, port), public, hidden, max(budgets.grace, budgets.window)))
         )
     with leaving_by_signals():
         attached = _attached(_load(asgi, factory), app_path, dsn, schema, no_worker)
@@ -133,7 +133,7 @@ def serve(
         attached.joins, attached.leaves = joins, True
         if attached.app is not None:
             attached.app.mark = mark
-        _run(attached, _bound(host, port) if fd is None else socket.socket(fileno=fd), recycle_after)
+        run_attached(attached, bound(host, port) if fd is None else socket.socket(fileno=fd), recycle_after)
 
 
 async def _run_fleet(size: int, listening: socket.socket, public: list[str], private: list[str], grace: float) -> int:
@@ -150,7 +150,7 @@ async def _run_fleet(size: int, listening: socket.socket, public: list[str], pri
         return await fleet.run()
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int) -> socket.socket:
     """A socket with this address that does not listen yet: nobody is let in before there is someone to serve them."""
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -184,7 +184,8 @@ def _attached(served: Any, app_path: str | None, dsn: str | None, schema: str | 
     return attached
 
 
-def _run(attached: Attached, listening: socket.socket, recycle_after: int | None) -> None:
+def run_attached(attached: Attached, listening: socket.socket, recycle_after: int | None = None) -> None:
+    """Serve it with uvicorn until this process is told to end, and end in order."""
     try:
         import uvicorn
 

@@ -95,7 +95,7 @@ class TestRota(Rota):
     def close_everywhere(self) -> None:
         """Close what sync callers opened, and what is left on event loops that are idle now."""
         self._by_hand.close_sync()
-        for database in (self._held, self.database):
+        for database in (self._held, self.looking, self.database):
             assert isinstance(database, _LoopBoundDatabase)
             database.close_everywhere()
 
@@ -161,6 +161,7 @@ _OF_ITS_DATABASE = (
     "_intake",
     "batches",
     "_held",
+    "looking",
     "_membership",
     "_by_hand",
     "_leads",

@@ -1,0 +1,299 @@
+"""The ASGI application: its routes, and what every request goes through."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from rota.app import Rota
+from rota.dashboard.actions import ACTIONS
+from rota.dashboard.api.routes import api_routes
+from rota.dashboard.assets import Assets
+from rota.dashboard.doors import Refused, door_of
+from rota.dashboard.drawing import Drawing, digest
+from rota.dashboard.fields import read_form
+from rota.dashboard.guard import CSRF_COOKIE, Hardened, Tokens, comes_from_elsewhere
+from rota.dashboard.live import live_stream
+from rota.dashboard.looking import Looking, Readings
+from rota.dashboard.page import Drawn, Look, Page, Region
+from rota.dashboard.pages import MENU, PAGES
+from rota.dashboard.problems import problem, status_of
+from rota.dashboard.redaction import Redaction
+from rota.dashboard.rights import User
+from rota.errors import DatabaseUnavailable, RotaError, SchemaMismatch
+from rota.integrations.asgi.drain import Asgi
+from rota.release import RELEASE
+
+__all__ = ["Dashboard", "make_dashboard"]
+
+
+_SAID_COOKIE = "rota_said"
+_LONGEST_FORM = 64 * 1024
+_LONGEST_SAID = 1000
+
+
+def make_dashboard(app: Rota, *, auth: Any, read_only: bool, redact: Sequence[str]) -> Asgi:
+    """What `app.dashboard()` returns."""
+    return Hardened(Dashboard(app, auth=auth, read_only=read_only, redact=redact).application)
+
+
+class Dashboard:
+    """Needs no lifespan: whoever mounts an application does not tell it of its start."""
+
+    def __init__(self, app: Rota, *, auth: Any = None, read_only: bool = False, redact: Sequence[str] = ()) -> None:
+        self.app = app
+        self.read_only = read_only
+        self._door = door_of(auth)
+        self._redaction = Redaction(redact)
+        self._drawing = Drawing()
+        self._assets = Assets()
+        # those of an app that is pointed elsewhere are made anew; readings belong to the loop that reads
+        self._looking: Looking | None = None
+        self._readings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Readings] = weakref.WeakKeyDictionary()
+        dsn = app.settings.dsn
+        self._tokens = Tokens((dsn.conninfo if dsn is not None else "", app.settings.schema, *_seeds(auth)))
+        self.application = Starlette(
+            routes=[
+                Route("/static/{digest}/{name}", self._admitted(self._asset), methods=["GET"]),
+                *api_routes(self),
+                *(
+                    Route(page.path, self._admitted(self._endpoint(page)), methods=["GET", "POST"], name=page.name)
+                    for page in PAGES
+                ),
+            ],
+            exception_handlers={HTTPException: self._on_http, RotaError: self._on_error},
+        )
+        # an absolute address, which Starlette would send, may be wrong behind a proxy
+        self.application.router.redirect_slashes = False
+
+    def look(self, request: Request, user: User, page: Page | None = None) -> Look:
+        """What a request sees."""
+        if self._looking is None or self._looking.of is not self.app.database:
+            self._looking = Looking(self.app)
+        loop = asyncio.get_running_loop()
+        readings = self._readings.setdefault(loop, Readings())
+        return Look(
+            request,
+            app=self.app,
+            looking=self._looking,
+            readings=readings,
+            user=user,
+            redaction=self._redaction,
+            page=page,
+        )
+
+    async def admit(self, request: Request) -> User | Response:
+        """Who it is, with what they may do here; or what to answer instead."""
+        try:
+            found = await self._door(request)
+        except Refused as refused:
+            headers = {"www-authenticate": 'Basic realm="Rota", charset="UTF-8"'} if refused.challenge else {}
+            return self.refuse(request, 401 if refused.challenge else 403, str(refused), headers)
+        if found is None:
+            return self.refuse(request, 403, "The application that this dashboard is part of does not let you in.")
+        if isinstance(found, User) and self.read_only:
+            return User(found.name, "read")
+        return found
+
+    def refuse(self, request: Request, status: int, why: str, headers: dict[str, str] | None = None) -> Response:
+        if _is_api(request):
+            return problem(status, why, headers)
+        return PlainTextResponse(f"{why}\n", status, headers)
+
+    def changed(self) -> None:
+        """Something was changed here: whoever looks next sees it."""
+        for readings in self._readings.values():
+            readings.forget()
+
+    def _admitted(
+        self, endpoint: Callable[[Request, User], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            user = await self.admit(request)
+            return user if isinstance(user, Response) else await endpoint(request, user)
+
+        return answer
+
+    async def _asset(self, request: Request, _: User) -> Response:
+        return await self._assets.serve(request)
+
+    def _endpoint(self, page: Page) -> Callable[[Request, User], Awaitable[Response]]:
+        async def endpoint(request: Request, user: User) -> Response:
+            if not request.scope["path"].removeprefix(request.scope.get("root_path", "")):
+                # mounted by something that does not see to it: addresses are relative to a folder
+                return RedirectResponse(request.scope["path"].rsplit("/", 1)[-1] + "/", 308)
+            look = self.look(request, user, page)
+            if request.method == "POST":
+                return await self._act(look, page)
+            if "_live" in request.query_params and page.live:
+                return live_stream(lambda: self._digests(look, page))
+            if (name := request.query_params.get("_fragment")) is not None:
+                return await self._fragment(look, page, name)
+            return await self._whole(look, page)
+
+        return endpoint
+
+    async def _whole(self, look: Look, page: Page) -> Response:
+        cookie, new = self._tokens.cookie_of(look.request)
+        token = self._tokens.token(cookie, look.user)
+        drawn = await asyncio.gather(*(self._region(look, region, token) for region in page.regions))
+        said = look.request.cookies.get(_SAID_COOKIE)
+        values = {
+            **self._values(look, token),
+            "page": page,
+            "menu": MENU,
+            "regions": {each.name: each for each in drawn},
+            "said": _read_said(said),
+            "theme": _one_of(look.request.cookies.get("rota_theme"), ("light", "dark")),
+            "zone": _one_of(look.request.cookies.get("rota_zone"), ("utc", "local")) or "utc",
+            "asset": lambda name: look.to(self._assets.path(name)),
+            "release": RELEASE,
+            "read_only": self.read_only or look.user.rights == "read",
+        }
+        response = HTMLResponse(self._drawing.draw(page.template, values))
+        if new:
+            _set_cookie(response, look.request, CSRF_COOKIE, cookie)
+        if said is not None:
+            response.delete_cookie(_SAID_COOKIE, path="/", httponly=True, samesite="lax")
+        return response
+
+    async def _fragment(self, look: Look, page: Page, name: str) -> Response:
+        region = next((each for each in page.regions if each.name == name), None)
+        if region is None:
+            raise HTTPException(404, f"This page has no region {name[:50]!r}.")
+        cookie, _ = self._tokens.cookie_of(look.request)
+        drawn = await self._region(look, region, self._tokens.token(cookie, look.user))
+        return HTMLResponse(drawn.html, headers={"x-rota-digest": drawn.digest})
+
+    async def _digests(self, look: Look, page: Page) -> dict[str, str]:
+        cookie, _ = self._tokens.cookie_of(look.request)
+        token = self._tokens.token(cookie, look.user)
+        return {region.name: (await self._region(look, region, token)).digest for region in page.regions}
+
+    async def _region(self, look: Look, region: Region, token: str) -> Drawn:
+        """The region; or, if what it shows cannot be had at all, why."""
+        try:
+            told = await region.read(look)
+            html = self._drawing.draw(region.template, {**self._values(look, token), **told})
+        except (DatabaseUnavailable, SchemaMismatch) as error:
+            html = self._drawing.draw("trouble.html", {"trouble": str(error)})
+        return Drawn(region.name, html, digest(html))
+
+    def _values(self, look: Look, token: str) -> dict[str, Any]:
+        return {"look": look, "to": look.to, "here": look.here, "may": look.may, "token": token, "params": look.params}
+
+    async def _act(self, look: Look, page: Page) -> Response:
+        """Do what a form of this page asks for, and come back to the page."""
+        if comes_from_elsewhere(look.request):
+            raise HTTPException(403, "This was sent by a page of another site, so nothing was done.")
+        form = await _read_body(look.request)
+        if not self._tokens.fits(look.request, look.user, form.get("_token", "")):
+            raise HTTPException(
+                403, "The token of this form is missing, or is not yours: load the page again. Nothing was done."
+            )
+        name = form.get("action", "")
+        if name not in page.actions:
+            raise HTTPException(400, "This page has no such action. Nothing was done.")
+        action = ACTIONS[name]
+        if not look.may(action.right):
+            raise HTTPException(403, f"You may not do this: it needs the right {action.right}. Nothing was done.")
+        try:
+            values = read_form(name, action.fields, form)
+            done = await action.do(self.app, values, look.user.name)
+            said, is_well = action.said(done, values), "ok"
+        except RotaError as error:
+            said, is_well = str(error), "trouble"
+        self.changed()
+        response = RedirectResponse(look.here(), 303)
+        _set_cookie(response, look.request, _SAID_COOKIE, quote(f"{is_well}:{said[:_LONGEST_SAID]}"), seconds=60)
+        return response
+
+    async def _on_http(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        headers = dict(error.headers or {})
+        if _is_api(request):
+            return problem(error.status_code, error.detail, headers)
+        return await self._trouble(request, error.status_code, error.detail, headers)
+
+    async def _on_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, RotaError)
+        if _is_api(request):
+            return problem(status_of(error), str(error))
+        return await self._trouble(request, status_of(error), str(error))
+
+    async def _trouble(
+        self, request: Request, status: int, why: str, headers: dict[str, str] | None = None
+    ) -> Response:
+        """A page that says what is wrong, for who may see pages at all."""
+        user = await self.admit(request)
+        if isinstance(user, Response):
+            return user
+        look = self.look(request, user)
+        values = {
+            **self._values(look, ""),
+            "page": None,
+            "menu": MENU,
+            "said": None,
+            "status": status,
+            "trouble": why,
+            "theme": _one_of(request.cookies.get("rota_theme"), ("light", "dark")),
+            "zone": "utc",
+            "asset": lambda name: look.to(self._assets.path(name)),
+            "release": RELEASE,
+            "read_only": self.read_only,
+        }
+        return HTMLResponse(self._drawing.draw("error.html", values), status, headers)
+
+
+def _seeds(auth: Any) -> Sequence[str]:
+    """What of it every process with the same settings has alike, which a function has not."""
+    return () if callable(auth) or auth is None else (auth,) if isinstance(auth, str) else sorted(auth)
+
+
+def _is_api(request: Request) -> bool:
+    path: str = request.scope["path"].removeprefix(request.scope.get("root_path", "").rstrip("/"))
+    return path.startswith("/api/")
+
+
+def _one_of(value: str | None, choices: Sequence[str]) -> str | None:
+    return value if value in choices else None
+
+
+async def _read_body(request: Request) -> dict[str, str]:
+    """The fields of a form; the first of each."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "A form of this page sends application/x-www-form-urlencoded. Nothing was done.")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LONGEST_FORM:
+            raise HTTPException(
+                413, f"That is more than the {_LONGEST_FORM:,} bytes that a form may have. Nothing was done."
+            )
+    form: dict[str, str] = {}
+    try:
+        for name, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=100, errors="strict"):
+            form.setdefault(name, value)
+    except ValueError as error:
+        raise HTTPException(400, "That is no form. Nothing was done.") from error
+    return form
+
+
+def _read_said(cookie: str | None) -> tuple[str, str] | None:
+    kind, _, text = unquote(cookie or "").partition(":")
+    return (kind, text) if kind in ("ok", "trouble") and text else None
+
+
+def _set_cookie(response: Response, request: Request, name: str, value: str, seconds: int | None = None) -> None:
+    response.set_cookie(
+        name, value, max_age=seconds, path="/", httponly=True, samesite="lax", secure=request.url.scheme == "https"
+    )

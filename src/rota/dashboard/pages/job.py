@@ -1,0 +1,74 @@
+"""One job: why it is as it is, its attempts side by side, and what can be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from rota.dashboard.charts import Lane, Span, lanes
+from rota.dashboard.page import Look, Page, Region
+from rota.jobs.job import Job
+
+__all__ = ["PAGE", "attempt_lanes"]
+
+
+async def _job(look: Look) -> dict[str, Any]:
+    job_id: int = look.request.path_params["id"]
+    known = await look.read(("explain", job_id), lambda: look.looking.jobs.explain(job_id))
+    explained = known.value
+    return {
+        "known": known,
+        "job": look.redaction.job(explained.job),
+        "reasons": look.redaction.sentences(explained.job, explained.reasons),
+        "chart": _chart(explained.job),
+    }
+
+
+def _chart(job: Job[Any]) -> Markup:
+    data = attempt_lanes(job)
+    spans = [span for lane in data for span in lane.spans]
+    now = datetime.now(UTC)
+    ends = [span.end or max(now, span.start) for span in spans]
+    return lanes(
+        "Waited and ran",
+        data,
+        start=min((span.start for span in spans), default=job.created_at),
+        end=max(ends, default=job.created_at),
+        now=now if job.finished_at is None else None,
+        names=90,
+    )
+
+
+def attempt_lanes(job: Job[Any]) -> list[Lane]:
+    """A lane for each attempt, with what it waited before it ran; and one for the wait of a job that has not begun."""
+    ran = list(_attempts(job))
+    found: list[Lane] = []
+    free_at = job.created_at
+    for number, kind, start, end in ran:
+        waited = [Span(free_at, start, "wait", "waited")] if start > free_at else []
+        found.append(Lane(f"attempt {number}", [*waited, Span(start, end, kind, kind)]))
+        free_at = end or start
+    if job.finished_at is None and job.state != "running":
+        found.append(Lane("waiting", [Span(free_at, None, "wait", "waiting")]))
+    return found
+
+
+def _attempts(job: Job[Any]) -> Iterator[tuple[int, str, datetime, datetime | None]]:
+    for error in job.errors:
+        yield error.attempt, error.kind, error.started_at or error.finished_at, error.finished_at
+    if job.started_at is not None and job.state in ("running", "succeeded", "cancelled"):
+        yield job.attempt, job.state, job.started_at, job.finished_at
+
+
+PAGE = Page(
+    "job",
+    "/jobs/{id:int}",
+    "Job",
+    "job.html",
+    (Region("job", "job_facts.html", _job),),
+    actions=("jobs.retry", "jobs.cancel", "jobs.discard", "dead.retry", "dead.acknowledge"),
+    within="jobs",
+)

@@ -1,0 +1,116 @@
+"""Keeping arguments from those who look: besides what tasks redact, what the dashboard was told to.
+
+A name is looked for in arguments, results and at any depth of them; what stood under it is blotted out of errors and notes as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rota.blot import MASK, blotted, forms
+from rota.errors import ConfigurationError
+from rota.jobs.job import AttemptError, Job
+from rota.jobs.letters import Letter
+from rota.jobs.redact import texts_in
+from rota.schedules.view import Schedule
+
+__all__ = ["Redaction"]
+
+_EVERYTHING = "*"
+
+
+class Redaction:
+    """What `redact=` says."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        names = (names,) if isinstance(names, str) else tuple(names)
+        if not all(isinstance(name, str) and name for name in names):
+            raise ConfigurationError(f'redact cannot be {names!r}: it is names of arguments, or "*" for all of them.')
+        self._names = frozenset(names)
+        self._all = _EVERYTHING in self._names
+
+    def job(self, job: Job[Any]) -> Job[Any]:
+        """The job as it may be seen."""
+        if not self._names:
+            return job
+        secrets = self._secrets(job.args, job.result)
+        return replace(
+            job,
+            args=self._masked(job.args),
+            result=_blot(self._masked(job.result), secrets),
+            errors=tuple(_error(each, secrets) for each in job.errors),
+            key=_blot(job.key, secrets),
+            tags=tuple(_blot(tag, secrets) for tag in job.tags),
+            reason=_blot(job.reason, secrets),
+            progress_note=_blot(job.progress_note, secrets),
+        )
+
+    def letter(self, letter: Letter) -> Letter:
+        if not self._names:
+            return letter
+        secrets = self._secrets(letter.args)
+        return replace(
+            letter,
+            args=self._masked(letter.args),
+            error_message=_blot(letter.error_message, secrets),
+            error_trace=_blot(letter.error_trace, secrets),
+            key=_blot(letter.key, secrets),
+            tags=tuple(_blot(tag, secrets) for tag in letter.tags),
+            note=_blot(letter.note, secrets),
+        )
+
+    def schedule(self, schedule: Schedule) -> Schedule:
+        if not self._names:
+            return schedule
+        secrets = self._secrets(schedule.args)
+        return replace(
+            schedule,
+            args=self._masked(schedule.args),
+            key=_blot(schedule.key, secrets),
+            problem=_blot(schedule.problem, secrets),
+            note=_blot(schedule.note, secrets),
+        )
+
+    def sentences(self, job: Job[Any], sentences: Sequence[str]) -> tuple[str, ...]:
+        """What is said of a job that was not redacted yet."""
+        secrets = self._secrets(job.args, job.result) if self._names else []
+        return tuple(_blot(each, secrets) for each in sentences)
+
+    def _masked(self, value: Any) -> Any:
+        if self._all and value is not None:
+            return MASK
+        if isinstance(value, dict):
+            return {name: MASK if name in self._names else self._masked(held) for name, held in value.items()}
+        if isinstance(value, list):
+            return [self._masked(held) for held in value]
+        return value
+
+    def _secrets(self, *values: Any) -> list[str]:
+        return forms(text for value in values for text in self._hidden(value))
+
+    def _hidden(self, value: Any) -> Iterator[str]:
+        if self._all:
+            yield from texts_in(value)
+        elif isinstance(value, dict):
+            for name, held in value.items():
+                yield from texts_in(held) if name in self._names else self._hidden(held)
+        elif isinstance(value, list):
+            for held in value:
+                yield from self._hidden(held)
+
+
+def _blot(value: Any, secrets: Sequence[str]) -> Any:
+    """The same without these texts in it, whatever it is."""
+    if isinstance(value, str):
+        return blotted(value, secrets) if secrets else value
+    if isinstance(value, dict):
+        return {name: _blot(held, secrets) for name, held in value.items()}
+    if isinstance(value, list):
+        return [_blot(held, secrets) for held in value]
+    return value
+
+
+def _error(error: AttemptError, secrets: Sequence[str]) -> AttemptError:
+    return replace(error, message=_blot(error.message, secrets), trace=_blot(error.trace, secrets))
