@@ -329,6 +329,42 @@ async def test_an_append_that_was_refused_wakes_nobody(rota_app: TestRota, watch
     assert [each.payload for each in watcher.notifies(timeout=10, stop_after=1)] == ["visits"]
 
 
+async def test_of_appends_in_a_moment_the_first_wakes_and_in_your_transaction_each(
+    rota_app: TestRota, rota_database: str, watcher: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.postgres.notify.boottime", lambda: 100.0)
+    orders, visits = rota_app.event_log("orders"), rota_app.event_log("visits")
+    watcher.execute(f"listen {channel('rota', 'event')}")
+
+    for _ in range(3):
+        await orders.append("s", "T")
+        await orders.append_many([orders.bind("s", "T")])
+    async with await psycopg.AsyncConnection.connect(rota_database, autocommit=True) as connection:
+        await orders.on(connection).append("s", "T")
+    await visits.append("s", "T")
+
+    assert [each.payload for each in watcher.notifies(timeout=10, stop_after=3)] == ["orders", "orders", "visits"]
+
+
+async def test_who_relied_on_the_word_of_an_append_that_was_refused_is_told_of_all_the_same(
+    rota_app: TestRota, watcher: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.postgres.notify.boottime", lambda: 100.0)
+    orders, visits = rota_app.event_log("orders"), rota_app.event_log("visits")
+    watcher.execute(f"listen {channel('rota', 'event')}")
+
+    with pytest.raises(WrongVersion):
+        await orders.append("s", "T", expected_version=1)
+    await orders.append("s", "T")
+    await orders.append("s", "T")
+    with pytest.raises(WrongVersion):
+        orders.append_sync("s", "T", expected_version=1)
+    await visits.append("s", "T")
+
+    # one for the append after the refused one, and one for that which was left out before another was refused
+    assert [each.payload for each in watcher.notifies(timeout=10, stop_after=3)] == ["orders", "orders", "visits"]
+
+
 def test_an_event_that_was_appended_says_where_one_may_go_on(rota_app: TestRota) -> None:
     orders = rota_app.event_log("orders")
     appended = orders.append_sync("s", "First")

@@ -71,14 +71,14 @@ MUTANTS = [
     Mutant(
         "events: the expected version of one event",
         APPEND,
-        "where expects is null or head.version = expects",
+        "where expected is null or head.version = expected",
         "where true",
         f"{CONCURRENT}::test_writers_that_expect_a_version_lose_and_double_nothing",
     ),
     Mutant(
         "events: a stream that is said to be there and is not",
         APPEND,
-        "where coalesce(expects, 0) = 0 or exists (",
+        "where coalesce(expected, 0) = 0 or exists (",
         "where true or exists (",
         "tests/events/test_append.py::test_a_stream_that_is_not_there_is_at_no_version",
     ),
@@ -106,8 +106,8 @@ MUTANTS = [
     Mutant(
         "events: the word to projections",
         APPEND,
-        "            if wake then\n",
-        "            if false then\n",
+        "    if found then\n        if wake then\n",
+        "    if found then\n        if false then\n",
         "tests/events/test_append.py::test_who_listens_hears_of_an_append_when_it_is_committed",
     ),
     Mutant(
@@ -144,5 +144,26 @@ MUTANTS = [
         "            known.converter.decode(read_json(text))\n",
         "            read_json(text)\n",
         "tests/events/test_typed_events.py::test_what_does_not_fit_its_type_is_refused_in_words",
+    ),
+    Mutant(
+        "events: those who were left out for the word of one that was refused",
+        "postgres/notify.py",
+        "        return queue in self._left_out\n",
+        "        return False\n",
+        "tests/events/test_append.py::test_who_relied_on_the_word_of_an_append_that_was_refused_is_told_of_all_the_same",
+    ),
+    Mutant(
+        "events: a word that was not given counts as one",
+        "postgres/notify.py",
+        "        self._last.pop(queue, None)\n",
+        "",
+        "tests/events/test_append.py::test_who_relied_on_the_word_of_an_append_that_was_refused_is_told_of_all_the_same",
+    ),
+    Mutant(
+        "events: a NUL character in short data",
+        "conversion/shorthand.py",
+        ' and "\\\\u0000" not in text',
+        "",
+        "tests/events/test_plain_json.py",
     ),
 ]

@@ -247,4 +247,18 @@ MUTANTS = [
         "    if False:\n",
         "tests/projections/test_rebase_of_a_young_server.py",
     ),
+    Mutant(
+        "what was appended without a word waits for a poll",
+        "projections/projector.py",
+        "        pause = min(self._again, self._poll)\n",
+        "        pause = self._poll\n",
+        f"{PROJECTOR}::test_what_was_appended_without_a_word_right_after_another_is_found_soon",
+    ),
+    Mutant(
+        "an idle projection that goes on asking",
+        "projections/projector.py",
+        "        self._again = pause * _AGAIN_FACTOR\n",
+        "",
+        "tests/projections/test_cost.py",
+    ),
 ]

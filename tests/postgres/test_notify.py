@@ -79,6 +79,17 @@ def test_wake_ups_are_coalesced_per_queue(clock: list[float]) -> None:
     assert throttle.admits("mail")
 
 
+def test_after_a_wake_up_that_was_not_sent_the_next_one_is_and_who_was_left_out_is_known(clock: list[float]) -> None:
+    throttle = Throttle(window=0.005)
+
+    first, alone = throttle.admits("mail"), throttle.retract("mail")
+    second, left_out, missed = throttle.admits("mail"), throttle.admits("mail"), throttle.retract("mail")
+
+    assert (first, alone) == (True, False)
+    assert (second, left_out, missed) == (True, False, True)
+    assert throttle.admits("mail")
+
+
 async def test_a_job_nobody_was_woken_for_is_found_by_polling(
     rota_app: TestRota, rota_worker: type[WorkerProcess]
 ) -> None:

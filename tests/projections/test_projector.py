@@ -117,6 +117,25 @@ async def test_an_append_wakes_it_at_once(rota_app: TestRota, db: Db, monkeypatc
         assert (await taken).events == 1
 
 
+async def test_what_was_appended_without_a_word_right_after_another_is_found_soon(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @rota_app.projection("totals", source=Log())
+    async def totals(event: Event, connection: Any) -> None: ...
+
+    async with working(rota_app):
+        first = fact(rota_app.facts, EventsProjected)
+        append(db)
+        await first
+        # from here on no other look would come
+        monkeypatch.setattr("rota.projections.projector._POLL_SECONDS", 3600.0)
+        monkeypatch.setattr("rota.projections.projector._POLL_DEAF_SECONDS", 3600.0)
+        second = fact(rota_app.facts, EventsProjected)
+        append(db, wake=False)
+
+        assert (await second).events == 1
+
+
 @pytest.mark.slow
 async def test_while_nothing_happens_it_asks_no_more_than_once_a_second(rota_app: TestRota, db: Db) -> None:
     @rota_app.projection("totals", source=Log())

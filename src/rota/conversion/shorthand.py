@@ -1,4 +1,4 @@
-"""Calls whose arguments are numbers, flags and short texts, as those of most jobs are: turned to JSON text without a detour.
+"""Numbers, flags and short texts, as the arguments of most jobs and the data of most events are: JSON text without a detour.
 
 It writes the very text that the long way writes, and leaves to that whatever it does not know to fit: also to say what is wrong.
 """
@@ -12,11 +12,29 @@ from typing import Any
 
 from rota.conversion.plain import ANYTHING, BOOLEAN, INTEGER, STRING, Converter, dumps
 
-__all__ = ["shorthand"]
+__all__ = ["flat_json", "shorthand"]
 
 LARGE = 2**63
 LONG = 1_000  # characters of a text: what takes more is for the long way, which counts its bytes
 LARGEST = 10 * LONG  # bytes of one parameter, its name included
+
+
+_FLAT = frozenset({bool, str, type(None)})
+
+
+def flat_json(value: Any) -> str | None:
+    """The JSON text of a short dict of such values by their names, else None."""
+    if type(value) is not dict or len(value) > LONG:
+        return None
+    for key, entry in value.items():
+        kind = type(entry)
+        if type(key) is not str or (
+            kind not in _FLAT and ((kind is not int and kind is not float) or not -1e16 < entry < 1e16)
+        ):
+            return None
+    text = dumps(value)
+    # no lone surrogate is printable, and a NUL character was escaped
+    return text if len(text) <= LONG and text.isprintable() and "\\u0000" not in text else None
 
 
 class _Long(Exception):

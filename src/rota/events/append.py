@@ -12,11 +12,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from rota.conversion.plain import ANYTHING, Mismatch, Room, TooLarge, brief, dumps, shown
+from rota.conversion.shorthand import flat_json
 from rota.errors import ConfigurationError, InvalidArguments, PayloadTooLarge, WrongVersion
 from rota.postgres.names import check_name
 from rota.postgres.query import Query, Row, statement
 
-__all__ = ["Appended", "NewEvent", "append_events", "check_events", "check_expected", "event_name", "plain_json"]
+__all__ = [
+    "Appended",
+    "NewEvent",
+    "append_event",
+    "append_events",
+    "check_events",
+    "check_expected",
+    "event_name",
+    "plain_json",
+]
 
 # bytes of one event's data, and of its metadata: what is larger is better kept elsewhere, with its key in the event
 LARGEST = 1_048_576
@@ -45,6 +55,41 @@ class Appended:
     version: int
     position: int
     order_xid: int
+
+
+APPEND_ONE = statement(
+    "append_event",
+    """
+    select appended.version, appended.position, appended.order_xid::text::bigint
+    from {schema}.append_event(
+        %(log)s::text, %(stream)s::text, %(type)s::text, %(shape)s::smallint, %(data)s::text::jsonb,
+        %(metadata)s::text::jsonb, %(expected)s::bigint, %(wake)s::boolean
+    ) as appended
+    """,
+)
+
+
+def append_event(new: NewEvent, expected: int | None, *, wake: bool) -> Query[Appended]:
+    """Append one event and return where it is. It is there, and WrongVersion is raised, as with `append_events`."""
+
+    def read(rows: Sequence[Row]) -> Appended:
+        version, position, order_xid = rows[0]
+        if position is None:
+            assert expected is not None
+            raise WrongVersion(new.log, new.stream, expected, version)
+        return Appended(new.stream, version, position, order_xid)
+
+    params = {
+        "log": new.log,
+        "stream": new.stream,
+        "type": new.type,
+        "shape": new.shape,
+        "data": new.data,
+        "metadata": new.metadata,
+        "expected": expected,
+        "wake": wake,
+    }
+    return APPEND_ONE.query(params, read=read)
 
 
 APPEND = statement(
@@ -134,6 +179,8 @@ def event_name(what: str, name: Any, longest: int, refused: str) -> str:
 
 def plain_json(value: Any, what: str, refused: str, encode: Any = ANYTHING.encode) -> str:
     """A value as JSON text that can be stored. Raises InvalidArguments or PayloadTooLarge."""
+    if encode is ANYTHING.encode and (short := flat_json(value)) is not None:
+        return short
     try:
         text = dumps(encode(value, Room(LARGEST)))
     except Mismatch as mismatch:

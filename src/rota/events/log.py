@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from rota.events.append import Appended, NewEvent, append_events, check_events, check_expected
+from rota.errors import WrongVersion
+from rota.events.append import Appended, NewEvent, append_event, append_events, check_events, check_expected
 from rota.events.event import Event
 from rota.events.read import After, check_count, check_pair, read_all, read_stream
 from rota.events.source import EventSource
 from rota.events.types import EventTypes
 from rota.postgres.foreign import foreign
+from rota.postgres.notify import Throttle, event_channel, notify
 from rota.postgres.pool import Database
 from rota.postgres.query import Query, identifier
 
@@ -40,6 +42,7 @@ class EventLog:
         self._database = database
         self._connection = connection
         self._wake = wake
+        self._throttle = Throttle()
 
     def on(self, connection: Any, *, wake: bool = True) -> Self:
         """The same log in the transaction that is open on a connection of yours: events are there when you commit.
@@ -69,7 +72,7 @@ class EventLog:
         WrongVersion is raised, and nothing is appended. Whoever else appends to this stream waits for the end of the transaction.
         Raises InvalidArguments before anything is stored when a name or the data cannot be.
         """
-        return (await self._run(self._append_one(stream, type, data, expected_version, metadata)))[0]
+        return await self._run(self._append_one(stream, type, data, expected_version, metadata))
 
     def append_sync(
         self,
@@ -79,7 +82,7 @@ class EventLog:
         expected_version: int | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Appended:
-        return self._run_sync(self._append_one(stream, type, data, expected_version, metadata))[0]
+        return self._run_sync(self._append_one(stream, type, data, expected_version, metadata))
 
     async def append_many(
         self, events: Iterable[NewEvent], *, expected_versions: Mapping[str, int] | None = None
@@ -128,14 +131,18 @@ class EventLog:
         """An event from its row, as projections read it. Raises UndecodableEvent."""
         return self.types.decode(*row)
 
-    def _append_one(
-        self, stream: str, type: Any, data: Any, expected: int | None, metadata: Any
-    ) -> Query[list[Appended]]:
+    def _append_one(self, stream: str, type: Any, data: Any, expected: int | None, metadata: Any) -> Query[Appended]:
         new = self.types.bind(stream, type, data, metadata)
-        return self._append([new], None if expected is None else {stream: expected})
+        if expected is not None:
+            check_expected(self.name, {stream: expected}, [new])
+        return append_event(new, expected, wake=self._wakes())
 
     def _append(self, new: list[NewEvent], expected: Mapping[str, int] | None) -> Query[list[Appended]]:
-        return append_events(self.name, new, check_expected(self.name, expected or {}, new), wake=self._wake)
+        return append_events(self.name, new, check_expected(self.name, expected or {}, new), wake=self._wakes())
+
+    def _wakes(self) -> bool:
+        """Whether this append tells projections: in a transaction of the caller's each does, of ours the first of a moment."""
+        return self._wake and (self._connection is not None or self._throttle.admits(self.name))
 
     def _read(self, stream: str, after: int, limit: int | None) -> Query[list[Event]]:
         check_count("after", after, 0)
@@ -148,15 +155,32 @@ class EventLog:
 
     async def _run(self, query: Query[T]) -> T:
         database = self._database()
-        if self._connection is None:
+        if self._connection is not None:
+            return await foreign(self._connection).run(query, database.schema)
+        try:
             return await database.run(query)
-        return await foreign(self._connection).run(query, database.schema)
+        except WrongVersion:
+            # what was appended meanwhile relied on the word of this one
+            if self._throttle.retract(self.name):
+                await database.run(notify(event_channel(database.schema), self.name))
+            raise
+        except BaseException:
+            self._throttle.retract(self.name)
+            raise
 
     def _run_sync(self, query: Query[T]) -> T:
         database = self._database()
-        if self._connection is None:
+        if self._connection is not None:
+            return foreign(self._connection).run_sync(query, database.schema)
+        try:
             return database.run_sync(query)
-        return foreign(self._connection).run_sync(query, database.schema)
+        except WrongVersion:
+            if self._throttle.retract(self.name):
+                database.run_sync(notify(event_channel(database.schema), self.name))
+            raise
+        except BaseException:
+            self._throttle.retract(self.name)
+            raise
 
     def __repr__(self) -> str:
         return f"<event log {self.name!r}>"

@@ -92,15 +92,23 @@ class Throttle:
     def __init__(self, window: float = 0.005) -> None:
         self._window = window
         self._last: dict[str, float] = {}
+        self._left_out: set[str] = set()
 
     def admits(self, queue: str) -> bool:
         now = boottime()
         if now - self._last.get(queue, -1.0) < self._window:
+            self._left_out.add(queue)
             return False
         if len(self._last) > 10_000:
             self._last.clear()
         self._last[queue] = now
+        self._left_out.discard(queue)
         return True
+
+    def retract(self, queue: str) -> bool:
+        """One that was admitted was not sent: the next is. True when others were left out because of it."""
+        self._last.pop(queue, None)
+        return queue in self._left_out
 
 
 class Probe:

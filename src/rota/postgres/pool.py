@@ -266,9 +266,15 @@ class Database:
     def _with_connection_sync(self, use: Callable[[Connection[Any]], T]) -> T:
         self._check_fork()
         try:
-            pool = self._user_sync or self._pool_sync()
-            with pool.connection(timeout=_WAIT_SECONDS) as connection:
+            if self._user_sync:
+                with self._user_sync.connection(timeout=_WAIT_SECONDS) as connection:
+                    return use(connection)
+            pool = self._pool_sync()
+            connection = pool.getconn(_WAIT_SECONDS)
+            try:
                 return use(connection)
+            finally:
+                pool.putconn(connection)  # nothing is open on it that the pool's own way would have to commit
         except psycopg.Error as error:
             raise self._translated(error) from error
 

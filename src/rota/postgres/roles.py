@@ -38,6 +38,7 @@ grant execute on function
     {schema}.start_batches(jsonb),
     {schema}.close_batches(integer, integer, integer),
     {schema}.emit(text, jsonb, jsonb),
+    {schema}.append_event(text, text, text, smallint, jsonb, jsonb, bigint, boolean),
     {schema}.append_events(text, jsonb, jsonb, boolean),
     {schema}.enqueue(text, jsonb, text, integer, timestamptz, text[], text, text, integer)
 to {role};

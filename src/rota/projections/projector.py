@@ -54,6 +54,10 @@ __all__ = ["Projector"]
 # Between looks that find nothing: while messages arrive, and while they do not or nobody sends any.
 _POLL_SECONDS = 5.0
 _POLL_DEAF_SECONDS = 1.0
+# After one that found something or was woken: longer each time, up to those. An append sends no message if another of its
+# process did so a moment before.
+_AGAIN_SECONDS = 0.005
+_AGAIN_FACTOR = 4
 _AWAY_SECONDS = 0.5
 # How often the checkpoint moves over events that concern nobody here, unless a whole window is full of them.
 _PASS_SECONDS = 0.5
@@ -88,6 +92,7 @@ class Projector:
         self._sizes: deque[int] = deque()
         self._passing = 0
         self._passed_at = 0.0
+        self._again = _POLL_SECONDS
         self.standing = Standing()
         self._away = False
 
@@ -108,7 +113,9 @@ class Projector:
         while not await self._taken(owned, term):  # noqa: ASYNC110 - the database is asked
             await asyncio.sleep(_AWAY_SECONDS)
         while True:
-            self._woken.clear()
+            if self._woken.is_set():
+                self._woken.clear()
+                self._again = _AGAIN_SECONDS
             try:
                 await self._step(term, owned)
                 self._is_back()
@@ -152,6 +159,7 @@ class Projector:
         elif found.replays and not self._sizes:
             await self._replay(term, owned, found)
         elif found.rows:
+            self._again = _AGAIN_SECONDS
             done = await self._take_in(term, owned, found)
             if done and not found.live and len(found.rows) < size:
                 await self._switch(term, owned, found)
@@ -162,7 +170,7 @@ class Projector:
         elif found.pending:
             await self._wait_for_the_horizon()
         else:
-            await self._sleep(self._poll if found.end == found.at else _PASS_SECONDS)
+            await self._sleep(self._pause() if found.end == found.at else _PASS_SECONDS)
 
     async def _switch(self, term: Term, owned: Owned, found: Found) -> bool:
         """Give readers this version, if it has a `switch` and is as far as those before it."""
@@ -348,6 +356,11 @@ class Projector:
     def _poll(self) -> float:
         # nobody need say that a table of the user's has new rows
         return _POLL_SECONDS if self._hears() and self.definition.source.log is not None else _POLL_DEAF_SECONDS
+
+    def _pause(self) -> float:
+        pause = min(self._again, self._poll)
+        self._again = pause * _AGAIN_FACTOR
+        return pause
 
     def _is_to_pass(self, found: Found) -> bool:
         """Whether the checkpoint is to move over events that concern nobody here; not for each of them."""

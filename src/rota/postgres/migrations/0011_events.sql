@@ -51,41 +51,7 @@ declare
     -- of each stream, in the order in which they are locked
     versions bigint[] := '{}';
     order_xids xid8[] := '{}';
-    -- the event, where there is no other
-    only_one constant jsonb := case when jsonb_array_length(events) = 1 then events -> 0 end;
-    expects constant bigint := (expected ->> (only_one ->> 'stream'))::bigint;
 begin
-    -- Most appends, in half the time. What this does not append is left to what follows, which finds out why.
-    if only_one is not null then
-        return query
-            with head as (
-                insert into {schema}.streams as head (log, stream, version, order_xid)
-                select append_events.log, only_one ->> 'stream', 1, own
-                -- a stream that is said to be there is not begun here
-                where coalesce(expects, 0) = 0 or exists (
-                    select from {schema}.streams as known
-                    where known.log = append_events.log and known.stream = only_one ->> 'stream'
-                )
-                on conflict (log, stream) do update
-                set version = head.version + 1, order_xid = greatest(head.order_xid, own)
-                where expects is null or head.version = expects
-                returning head.version, head.order_xid
-            )
-            insert into {schema}.events as appended (order_xid, log, stream, version, type, shape, data, metadata)
-            select
-                head.order_xid, append_events.log, only_one ->> 'stream', head.version,
-                only_one ->> 'type', coalesce((only_one ->> 'shape')::smallint, 1),
-                only_one -> 'data', nullif(only_one -> 'metadata', 'null')
-            from head
-            returning appended.stream, appended.version, appended.position, appended.order_xid;
-        if found then
-            if wake then
-                perform {schema}.notify('{event_channel}', append_events.log);
-            end if;
-            return;
-        end if;
-    end if;
-
     for asked in
         select event.stream, count(*) as adds, (expected ->> event.stream)::bigint as expected
         from jsonb_to_recordset(events) as event(stream text)
@@ -158,3 +124,61 @@ end
 $append_events$;
 
 revoke execute on function {schema}.append_events(text, jsonb, jsonb, boolean) from public;
+
+-- The same for one event, in half the time, as most appends are of one: one statement, and nothing to take apart. Where the
+-- stream has another version than the expected, there is no position, and the version is the one there is.
+create function {schema}.append_event(
+    log text, stream text, type text, shape smallint, data jsonb, metadata jsonb, expected bigint default null,
+    wake boolean default true, out version bigint, out "position" bigint, out order_xid xid8
+)
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+as $append_event$
+#variable_conflict use_column
+declare
+    own constant xid8 := pg_current_xact_id();
+begin
+    with head as (
+        insert into {schema}.streams as head (log, stream, version, order_xid)
+        select append_event.log, append_event.stream, 1, own
+        -- a stream that is said to be there is not begun here
+        where coalesce(expected, 0) = 0 or exists (
+            select from {schema}.streams as known
+            where known.log = append_event.log and known.stream = append_event.stream
+        )
+        on conflict (log, stream) do update
+        set version = head.version + 1, order_xid = greatest(head.order_xid, own)
+        where expected is null or head.version = expected
+        returning head.version, head.order_xid
+    )
+    insert into {schema}.events as appended (order_xid, log, stream, version, type, shape, data, metadata)
+    select
+        head.order_xid, append_event.log, append_event.stream, head.version, append_event.type, append_event.shape,
+        append_event.data, append_event.metadata
+    from head
+    returning appended.version, appended.position, appended.order_xid
+    into append_event.version, append_event.position, append_event.order_xid;
+
+    if found then
+        if wake then
+            perform {schema}.notify('{event_channel}', append_event.log);
+        end if;
+    else
+        -- finds out why, or appends it, if the stream has come to that version meanwhile
+        select appended.version, appended.position, appended.order_xid
+        into append_event.version, append_event.position, append_event.order_xid
+        from {schema}.append_events(
+            append_event.log,
+            jsonb_build_array(jsonb_build_object(
+                'stream', append_event.stream, 'type', append_event.type, 'shape', append_event.shape,
+                'data', append_event.data, 'metadata', append_event.metadata
+            )),
+            jsonb_build_object(append_event.stream, expected),
+            wake
+        ) as appended;
+    end if;
+end
+$append_event$;
+
+revoke execute on function
+    {schema}.append_event(text, text, text, smallint, jsonb, jsonb, bigint, boolean) from public;
