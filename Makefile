@@ -84,11 +84,12 @@ docs: $(VENV)/.dev  ## write docs/reference anew from the code
 bench: install $(BENCH)/.installed  ## Rota beside raw PostgreSQL, PgQueuer and Graphile Worker: one table; SPEED='--short 1 2' for a part of it
 	$(BENCH)/bin/python bench/speed.py $(SPEED)
 
-figures: install  ## what else is measured: on time, dead rows that stay, very many schedules, a polled table, limits and lines
+figures: install  ## what else is measured: on time, dead rows that stay, very many schedules, a polled table, events, limits and lines
 	$(BIN)/python bench/punctual.py
 	$(BIN)/python bench/pinned.py
 	$(BIN)/python bench/schedules.py
 	$(BIN)/python bench/pollers.py
+	$(BIN)/python bench/events.py
 	$(BIN)/python bench/flow.py
 
 clean:
