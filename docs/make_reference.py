@@ -30,10 +30,13 @@ from rota.integrations.logging import words
 from rota.jobs.batches import Batches
 from rota.jobs.dead import Dead
 from rota.jobs.definition import BoundTask
+from rota.jobs.facets import Facets
 from rota.jobs.middleware import Middleware
 from rota.jobs.queue import Jobs
 from rota.jobs.queues import Queues
 from rota.jobs.rounds import RoundSettings
+from rota.jobs.search import JobsFound
+from rota.jobs.wanted import JobFilters
 from rota.jobs.worker import WorkerSettings
 from rota.leases.inspect import LeaderView, TermView
 from rota.leases.leaders import Leaders
@@ -109,6 +112,9 @@ OUR_CALLS = {
 
 OBJECTS: dict[str, tuple[str, Any]] = {
     "jobs": ("`app.jobs`: find jobs, wait for them, end them, and ask why they do not run", Jobs),
+    "filters": ("What `app.jobs.search()` and `app.jobs.count()` choose by", JobFilters),
+    "found": ("What `app.jobs.search()` returns", JobsFound),
+    "facets": ("What `app.jobs.count()` returns", Facets),
     "dead": ("`app.dead`: dead letters", Dead),
     "schedules": ("`app.schedules`: schedules at run time", Schedules),
     "options": ("The options of a schedule", ScheduleOptions),

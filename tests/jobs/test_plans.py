@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, cast
 from uuid import UUID
 
@@ -32,15 +33,19 @@ from rota.jobs.claim import (
 )
 from rota.jobs.depth import count_open_letters, count_running, lane_heads, queue_depths
 from rota.jobs.enqueue import enqueue_many
+from rota.jobs.facets import count_jobs
 from rota.jobs.job import NewJob, Owner
 from rota.jobs.lanes import Lane, Start, find_lanes
 from rota.jobs.outcome import Retried, Succeeded
 from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.rescue import rescue
+from rota.jobs.search import JobsFound, search_jobs
 from rota.jobs.settle import find_settled, settle, succeed, succeed_one
+from rota.jobs.wanted import Wanted
 from rota.jobs.worker import _PLANNING
 from rota.leases.members import leave_member
-from rota.postgres.query import Query
+from rota.postgres.look import look
+from rota.postgres.query import Query, Steps
 from rota.testing import DatabaseServer
 
 pytestmark = [pytest.mark.one_server, pytest.mark.long, pytest.mark.timeout(180)]
@@ -196,6 +201,16 @@ class Session:
         with self.db.transaction(force_rollback=True):
             self._plans.clear()
             told = ask(self.db, query)
+        return self._read(told)
+
+    def looking(self, steps: Steps[Any]) -> Reading:
+        """The same for someone who looks, in several statements."""
+        with self.db.transaction(force_rollback=True):
+            self._plans.clear()
+            told = drive(self.db, look(steps))
+        return self._read(told)
+
+    def _read(self, told: Any) -> Reading:
         ways: set[str] = set()
         rows, pages = 0.0, 0
         for node in (node for plan in self._plans for node in nodes(plan)):
@@ -214,6 +229,15 @@ class Session:
         for _ in range(6):
             self.reading(query)
         return self.reading(query)
+
+
+def drive(db: Db, steps: Steps[Any]) -> Any:
+    answer: Any = None
+    while True:
+        try:
+            answer = ask(db, steps.send(answer))
+        except StopIteration as end:
+            return end.value
 
 
 def way(node: dict[str, Any]) -> str:
@@ -474,3 +498,47 @@ def test_jobs_are_ended_by_their_ids(app: Session, ends: Any) -> None:
     assert read.ways == {"jobs_pkey"}
     assert read.rows <= 4 * BATCH
     assert read.pages <= 12 * BATCH
+
+
+REACH = 5_000
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "rows"),
+    [
+        # each twice: to find where the walk ends, and to look
+        (Wanted(), BATCH, 6 * 2_000),
+        (Wanted(task="nothing"), 0, 6 * REACH),
+        (Wanted(state="queued", queue="nowhere"), 0, 2 * REACH),
+        (Wanted(state="succeeded", paths=("user",), values=("1",)), 0, 2 * REACH),
+        (Wanted(state="dead"), 0, 0),
+        (Wanted(error="no such thing"), 0, 0),
+        (Wanted(since=timedelta(hours=1), task="nothing"), 0, 6 * REACH),
+        (Wanted(until=timedelta(hours=1)), 0, 300),
+    ],
+    ids=str,
+)
+def test_a_search_reads_no_more_than_its_reach(app: Session, wanted: Wanted, found: int, rows: int) -> None:
+    read = app.looking(search_jobs(wanted, NOBODY, limit=BATCH, reach=REACH))
+
+    assert len(read.told.jobs) == found
+    assert read.rows <= rows + BATCH  # and one of each partition at its end
+    assert not [way for way in read.ways if way.startswith("all of")]
+
+
+def test_what_runs_is_searched_by_its_index(app: Session) -> None:
+    read: Reading = app.looking(search_jobs(Wanted(state="running", member=MINE), NOBODY, limit=BATCH, reach=RUNNING))
+
+    page: JobsFound = read.told
+    assert len(page.jobs) == BATCH
+    assert read.ways <= {"jobs_held"}
+    assert read.rows <= 2.1 * RUNNING  # to count them, and to look at them
+
+
+def test_a_count_reads_no_more_than_its_reach_and_what_runs(app: Session) -> None:
+    read = app.looking(count_jobs(Wanted(), reach=REACH))
+
+    assert not read.told.exact
+    # all of the newest have settled
+    assert read.told.states == {"running": REACH, "succeeded": REACH}
+    assert read.rows <= 6 * REACH + RUNNING

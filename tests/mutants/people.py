@@ -10,7 +10,39 @@ COMMANDS = "tests/cli/test_jobs_commands.py"
 INSPECT = "tests/jobs/test_inspect.py"
 REDACT = "tests/jobs/test_redact.py"
 
+SEARCH = "tests/jobs/test_search.py"
+
 MUTANTS = [
+    Mutant(
+        "a secret that is found by asking for it",
+        "jobs/wanted.py",
+        ", 1) = any (job.redact)",
+        ", 1) = any ('{}')",
+        SEARCH,
+    ),
+    Mutant(
+        "a secret that came by SQL and is found by asking for it",
+        "jobs/wanted.py",
+        "                         or job.task = any (%(hiding)s::text[])\n",
+        "",
+        SEARCH,
+    ),
+    Mutant(
+        "a search that does not go on where it was",
+        "jobs/search.py",
+        'params["before"] = floor.id',
+        'params["before"] = floor.id - 1',
+        SEARCH,
+    ),
+    Mutant(
+        "a search that says nothing of what it did not look at",
+        "jobs/search.py",
+        "return JobsFound(tuple(found), floor.id, floor.at)",
+        "return JobsFound(tuple(found), None, None)",
+        SEARCH,
+    ),
+    Mutant("what runs, walked to", "jobs/search.py", 'if wanted.state == "running" and', "if False and", SEARCH),
+    Mutant("a look without an end", "postgres/look.py", "if limit is None else f", "if True else f", SEARCH),
     Mutant(
         "an instance its own class would refuse",
         "conversion/records.py",

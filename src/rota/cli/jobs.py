@@ -10,6 +10,7 @@ import click
 
 from rota.app import Rota
 from rota.cli.changes import change_options, for_each, json_object, moment
+from rota.cli.job_search import count, search
 from rota.cli.output import as_json as plain
 from rota.cli.output import (
     json_option,
@@ -38,6 +39,10 @@ __all__ = ["jobs"]
 @click.group()
 def jobs() -> None:
     """Look at jobs, retry, cancel, erase and enqueue them."""
+
+
+jobs.add_command(search)
+jobs.add_command(count)
 
 
 @jobs.command("list")

@@ -16,6 +16,10 @@ from rota.jobs.redact import shown_args
 from rota.postgres.query import Query, Row, many, scalar, statement
 
 __all__ = [
+    "DEAD_JOBS",
+    "JOB_COLUMNS",
+    "LIVE_JOBS",
+    "SETTLED_JOBS",
     "STATES",
     "TakenOver",
     "check_id",
@@ -25,6 +29,7 @@ __all__ = [
     "held_by_member",
     "ledger",
     "list_jobs",
+    "read_job",
     "succeeded_by_member",
     "taken_over_from",
     "text_filters",
@@ -32,8 +37,9 @@ __all__ = [
 
 STATES = ("queued", "blocked", "running", "succeeded", "dead", "cancelled")
 
-# A state is kept in one table only, so a filter by state leaves the other parts out.
-_COLUMNS = """
+# What is told of a job, out of `all_jobs`: any of the three below. A state is kept in one table only, so a filter by state leaves
+# the other parts out.
+JOB_COLUMNS = """
     select
         all_jobs.id, all_jobs.task, all_jobs.queue, all_jobs.state, all_jobs.priority, all_jobs.attempt,
         all_jobs.created_at, all_jobs.due_at, all_jobs.args, all_jobs.result, all_jobs.losses, all_jobs.started_at,
@@ -50,26 +56,44 @@ _COLUMNS = """
         ) end
 """
 
+LIVE_JOBS = """
+            select job.id, job.task, job.queue, job.state, job.priority, job.attempt, job.created_at, job.due_at, job.args,
+                   null::jsonb as result, job.losses, job.claimed_at as started_at, null::timestamptz as finished_at, job.member,
+                   job.tags, job.version, job.key, job.progress, job.progress_note, job.cancel_requested_at,
+                   job.cancel_reason as reason, job.origin, job.retention, job.redact, job.schedule, job.slot_at,
+                   job.trace_context
+            from {schema}.jobs as job
+"""
+
+SETTLED_JOBS = """
+            select job.id, job.task, job.queue, job.state, job.priority, job.attempt, job.created_at, job.due_at, job.args,
+                   job.result, job.losses, job.started_at, job.finished_at, job.member,
+                   job.tags, job.version, job.key, null::real, null::text, null::timestamptz,
+                   job.reason, job.origin, job.retention, job.redact, job.schedule, job.slot_at,
+                   job.trace_context
+            from {schema}.history as job
+"""
+
+DEAD_JOBS = """
+            select job.id, job.task, job.queue, 'dead', job.priority, job.attempt, job.created_at, job.due_at, job.args,
+                   null::jsonb, job.losses, null::timestamptz, job.died_at, job.member,
+                   job.tags, job.version, job.key, null::real, null::text, null::timestamptz,
+                   job.reason, job.origin, job.retention, job.redact, job.schedule, job.slot_at,
+                   job.trace_context
+            from {schema}.dead as job
+"""
+
 GET = statement(
     "get_job",
-    _COLUMNS  # noqa: S608 - both parts are written out here
+    JOB_COLUMNS
+    + "from ("
+    + LIVE_JOBS
+    + "where job.id = %(id)s union all"
+    + SETTLED_JOBS
+    + "where job.id = %(id)s union all"
+    + DEAD_JOBS
     + """
-    from (
-        select id, task, queue, state, priority, attempt, created_at, due_at, args, null::jsonb as result, losses,
-               claimed_at as started_at, null::timestamptz as finished_at, member, tags, version, key, progress,
-               progress_note, cancel_requested_at, cancel_reason as reason, origin, retention, redact,
-               schedule, slot_at, trace_context
-        from {schema}.jobs where id = %(id)s
-        union all
-        select id, task, queue, state, priority, attempt, created_at, due_at, args, result, losses,
-               started_at, finished_at, member, tags, version, key, null, null, null, reason, origin, retention, redact,
-               schedule, slot_at, trace_context
-        from {schema}.history where id = %(id)s
-        union all
-        select id, task, queue, 'dead', priority, attempt, created_at, due_at, args, null, losses,
-               null, died_at, member, tags, version, key, null, null, null, reason, origin, retention, redact,
-               schedule, slot_at, trace_context
-        from {schema}.dead where id = %(id)s
+        where job.id = %(id)s
     ) as all_jobs
     -- a statement sees one moment, so a job that is moving is seen in one place
     limit 1
@@ -79,7 +103,7 @@ GET = statement(
 
 def get_job(id: JobId, app: Owner | None) -> Query[Job[Any] | None]:
     """One job with its errors, or None."""
-    return GET.query({"id": check_id(id), "errors": True}, read=lambda rows: _job(rows[0], app) if rows else None)
+    return GET.query({"id": check_id(id), "errors": True}, read=lambda rows: read_job(rows[0], app) if rows else None)
 
 
 def check_id(id: JobId) -> JobId:
@@ -89,56 +113,38 @@ def check_id(id: JobId) -> JobId:
     return id if 0 < id < 2**63 else 0
 
 
+_FITTING = """
+              and (%(queue)s::text is null or job.queue = %(queue)s)
+              and (%(task)s::text is null or job.task = %(task)s)
+              and (%(tag)s::text is null or %(tag)s = any (job.tags))
+              and (%(after)s::bigint is null or job.id < %(after)s)
+            order by job.id desc
+            limit %(limit)s
+"""
+
 LIST = statement(
     "list_jobs",
-    _COLUMNS  # noqa: S608
+    JOB_COLUMNS
+    + "from (("
+    + LIVE_JOBS
+    + "where (%(state)s::text is null or job.state = %(state)s)"
+    + _FITTING
+    + ") union all ("
+    + SETTLED_JOBS
     + """
-    from (
-        (
-            select id, task, queue, state, priority, attempt, created_at, due_at, args, null::jsonb as result, losses,
-                   claimed_at as started_at, null::timestamptz as finished_at, member, tags, version, key, progress,
-                   progress_note, cancel_requested_at, cancel_reason as reason, origin, retention, redact,
-                   schedule, slot_at, trace_context
-            from {schema}.jobs
-            where (%(state)s::text is null or state = %(state)s)
-              and (%(queue)s::text is null or queue = %(queue)s)
-              and (%(task)s::text is null or task = %(task)s)
-              and (%(tag)s::text is null or %(tag)s = any (tags))
-              and (%(after)s::bigint is null or id < %(after)s)
-            order by id desc
-            limit %(limit)s
-        )
-        union all
-        (
-            select id, task, queue, state, priority, attempt, created_at, due_at, args, result, losses,
-                   started_at, finished_at, member, tags, version, key, null, null, null, reason, origin, retention, redact,
-                   schedule, slot_at, trace_context
-            from {schema}.history
-            where (%(state)s::text is null or state = %(state)s)
-              and (%(queue)s::text is null or queue = %(queue)s)
-              and (%(task)s::text is null or task = %(task)s)
-              and (%(tag)s::text is null or %(tag)s = any (tags))
-              and (%(after)s::bigint is null or id < %(after)s)
+            where (%(state)s::text is null or job.state = %(state)s)
               and (%(state)s::text is null or %(state)s in ('succeeded', 'cancelled'))
-            order by id desc
-            limit %(limit)s
-        )
-        union all
-        (
-            select id, task, queue, 'dead', priority, attempt, created_at, due_at, args, null, losses,
-                   null, died_at, member, tags, version, key, null, null, null, reason, origin, retention, redact,
-                   schedule, slot_at, trace_context
-            from {schema}.dead
-            where resolved_at is null
+    """
+    + _FITTING
+    + ") union all ("
+    + DEAD_JOBS
+    + """
+            where job.resolved_at is null
               and (%(state)s::text is null or %(state)s = 'dead')
-              and (%(queue)s::text is null or queue = %(queue)s)
-              and (%(task)s::text is null or task = %(task)s)
-              and (%(tag)s::text is null or %(tag)s = any (tags))
-              and (%(after)s::bigint is null or id < %(after)s)
-            order by id desc
-            limit %(limit)s
-        )
-    ) as all_jobs
+    """
+    + _FITTING
+    + """
+    )) as all_jobs
     order by all_jobs.id desc
     limit %(limit)s
     """,
@@ -161,7 +167,7 @@ def list_jobs(
     check_page(limit, after)
     filters = text_filters({"state": state, "queue": queue, "task": task, "tag": tag})
     params = {**filters, "limit": limit, "after": after, "errors": False}
-    return LIST.query(params, read=lambda rows: [_job(row, app) for row in rows])
+    return LIST.query(params, read=lambda rows: [read_job(row, app) for row in rows])
 
 
 def check_page(limit: int, after: JobId | None) -> None:
@@ -293,7 +299,7 @@ def database_time() -> Query[datetime]:
     return TIME.query(read=scalar)
 
 
-def _job(row: Row, app: Owner | None) -> Job[Any]:
+def read_job(row: Row, app: Owner | None) -> Job[Any]:
     codec = None if app is None else app.codec
     return Job(
         id=row[0],

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Page
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from rota.clock import Duration, seconds
 from rota.errors import JobCancelled, JobFailed, JobNotFound, WaitTimedOut
@@ -15,10 +15,14 @@ from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.erase import Erased, Erasing, count_batch, erase_batch
 from rota.jobs.explain import Explanation, explain_job
+from rota.jobs.facets import Facets, count_jobs
 from rota.jobs.inspect import check_id, get_job, list_jobs
 from rota.jobs.job import Job, JobId
 from rota.jobs.repeat import retry_job
+from rota.jobs.search import REACH, JobsFound, search_jobs
+from rota.jobs.wanted import JobFilters, read_wanted
 from rota.postgres.audit import actor, record
+from rota.postgres.look import look
 from rota.postgres.names import check_name
 from rota.postgres.notify import cancel_channel, wake_channel
 from rota.postgres.pool import Database
@@ -78,6 +82,51 @@ class Jobs:
         return self._database.run_sync(
             list_jobs(self, state=state, queue=queue, task=task, tag=tag, limit=limit, after=after)
         )
+
+    async def search(
+        self,
+        *,
+        limit: int = 100,
+        after: JobId | None = None,
+        reach: int = REACH,
+        deadline: Duration | None = None,
+        **filters: Unpack[JobFilters],
+    ) -> JobsFound:
+        """Jobs that fit all filters, the newest first: live, settled and dead ones.
+
+        Looks at no more than `reach` jobs of each kind. A page that is not full tells by `searched_to` how far back it looked, and its
+        `after` goes on from there; at the end that is None. The filters: `state`, `queue`, `task`, `tag`, `member`; `attempt`, so many
+        or more; `args={"user.id": 1}`, values by path; `error`, a text in the type or the message of any failed attempt; `since`
+        and `until`, times or how long ago, when a settled job settled and any other was enqueued. A statement that takes longer than
+        `deadline` is given up: DatabaseUnavailable.
+        """
+        return await self._database.run_steps(self._searching(limit, after, reach, deadline, filters))
+
+    def search_sync(
+        self,
+        *,
+        limit: int = 100,
+        after: JobId | None = None,
+        reach: int = REACH,
+        deadline: Duration | None = None,
+        **filters: Unpack[JobFilters],
+    ) -> JobsFound:
+        return self._database.run_steps_sync(self._searching(limit, after, reach, deadline, filters))
+
+    async def count(
+        self, *, reach: int = REACH, deadline: Duration | None = None, **filters: Unpack[JobFilters]
+    ) -> Facets:
+        """How many jobs fit all filters, and how many of them by state, queue, task, tag and member.
+
+        Looks at no more than `reach` jobs of each kind, the newest; `exact` says whether those were all. Otherwise like `search`, but
+        nothing is counted by `error`.
+        """
+        return await self._database.run_steps(self._counting(reach, deadline, filters))
+
+    def count_sync(
+        self, *, reach: int = REACH, deadline: Duration | None = None, **filters: Unpack[JobFilters]
+    ) -> Facets:
+        return self._database.run_steps_sync(self._counting(reach, deadline, filters))
 
     async def wait(self, job: Job[Any], timeout: Duration | None = None) -> Any:
         """Wait until the job is settled and return its result; raises JobFailed, JobCancelled or WaitTimedOut, a TimeoutError."""
@@ -161,6 +210,16 @@ class Jobs:
         while not so_far.finished:
             so_far = self._database.run_steps_sync(self._erasing(tag, so_far, by, dry_run))
         return so_far.erased
+
+    def _searching(
+        self, limit: int, after: JobId | None, reach: int, deadline: Duration | None, filters: JobFilters
+    ) -> Steps[JobsFound]:
+        wanted = read_wanted(filters, self._tasks, has_codec=self.codec is not None)
+        return look(search_jobs(wanted, self, limit=limit, after=after, reach=reach), deadline)
+
+    def _counting(self, reach: int, deadline: Duration | None, filters: JobFilters) -> Steps[Facets]:
+        wanted = read_wanted(filters, self._tasks, has_codec=self.codec is not None)
+        return look(count_jobs(wanted, reach=reach), deadline)
 
     def _cancelling(self, id: JobId, reason: str, by: str | None) -> Steps[Job[Any]]:
         if (yield cancel_jobs([check_id(id)], reason or None, cancel_channel(self._database.schema))):
