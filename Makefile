@@ -29,7 +29,7 @@ QUEUE := tests/jobs tests/limits tests/flows tests/schedules tests/pollers tests
 	$(filter-out %/test_migrate_under_load.py %/test_restarted_server.py $(wildcard tests/chaos/test_leadership_*.py), \
 	$(wildcard tests/chaos/test_*.py))
 
-slow: $(VENV)/.dev  ## what keeps several processes busy for long, and is therefore no part of make test
+slow: $(VENV)/.dev  ## what waits for long or keeps several processes busy, and is therefore no part of make test
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --slow
 
 matrix: $(VENV)/.dev  ## what make test leaves out: long tests, and all on the oldest PostgreSQL of this machine as well

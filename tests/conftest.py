@@ -53,7 +53,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "one_server: runs on one PostgreSQL version only, as it cannot matter which")
     config.addinivalue_line("markers", "long: is left out by default, as it takes long and others show most of it")
-    config.addinivalue_line("markers", "slow: is left to make slow, as it keeps several processes busy for long")
+    config.addinivalue_line(
+        "markers", "slow: is left to make slow, as it waits for long, or keeps several processes busy"
+    )
     config.addinivalue_line(
         "markers", "writes_nothing: shares its database with others that write nothing, which is checked"
     )

@@ -156,6 +156,7 @@ async def test_bodies_that_never_end_keep_their_slots_and_take_none_from_the_oth
         await dead[0].wait()
 
 
+@pytest.mark.slow
 async def test_a_stop_is_not_held_up_by_a_server_that_is_silent(rota_app: TestRota) -> None:
     dsn = rota_app.database.dsn.conninfo
     with TcpProxy(dsn) as proxy:

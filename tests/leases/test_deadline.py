@@ -69,6 +69,7 @@ async def test_who_has_just_joined_believes_no_suspicion_from_before(rota_databa
 
 
 @pytest.mark.one_server
+@pytest.mark.slow
 async def test_who_saw_the_clock_of_the_database_step_believes_no_expiry_for_a_lease(rota_database: str) -> None:
     """By the clock of before, those who were silent just then may have all of theirs."""
     with psycopg.connect(rota_database, autocommit=True) as db:

@@ -123,6 +123,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch, *pools: str, limit: str) -> None:
         monkeypatch.setattr(sessions, name, getattr(sessions, name) | {"statement_timeout": limit})
 
 
+@pytest.mark.slow
 async def test_stamps_that_take_too_long_together_are_written_in_smaller_pieces_which_is_remembered(
     rota_app: TestRota, db: Db, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +168,7 @@ async def test_a_worker_with_a_stamp_that_is_refused_stops_in_time_and_leaves_on
 
 
 @pytest.mark.direct("a pooler has connections of its own")
+@pytest.mark.slow
 async def test_a_slow_stamp_keeps_nobody_from_handing_back_what_is_not_done(
     rota_app: TestRota, db: Db, told: Told
 ) -> None:
@@ -217,6 +219,7 @@ async def test_a_trigger_that_calls_what_is_missing_is_told_in_the_words_of_post
     assert stamped(db) == OTHERS
 
 
+@pytest.mark.slow
 async def test_a_failure_that_someone_locks_out_holds_up_no_other(
     rota_app: TestRota, direct_database: str, db: Db, told: Told
 ) -> None:

@@ -362,6 +362,7 @@ async def test_who_has_lost_its_identity_drops_what_it_held_and_the_row_is_polle
     assert {type(f) for f in told} >= {RowLost, RowPolled}
 
 
+@pytest.mark.slow
 async def test_a_suspect_that_was_running_when_the_identity_was_lost_keeps_no_other_out(
     rota_app: TestRota, db: Db
 ) -> None:

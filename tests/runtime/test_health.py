@@ -392,6 +392,7 @@ async def test_a_connection_that_was_closed_meanwhile_says_nothing_of_the_databa
     health.close()
 
 
+@pytest.mark.slow
 async def test_a_lease_thread_that_waits_for_a_silent_database_is_live(
     rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
 ) -> None:
