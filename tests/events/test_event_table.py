@@ -289,3 +289,49 @@ def test_a_table_says_what_projections_read_it_by(rota_app: TestRota) -> None:
     assert (source.name, source.table, source.log) == ("shop.My events", '"shop"."My events"', None)
     assert (source.position, source.order_xid, source.stream, source.type) == ('"id"', '"txid"', '"order"', '"Kind"')
     assert (source.metadata, source.version, source.created_at, source.shape) == (None, None, None, None)
+
+
+# what is no table
+
+COLUMNS = 'id bigint, txid xid8, payload jsonb, "order" text, "Kind" text'
+FOREIGN = f"""
+    create foreign data wrapper nothing;
+    create server elsewhere foreign data wrapper nothing;
+    create foreign table shop.theirs ({COLUMNS}) server elsewhere;
+    create materialized view shop.of_yesterday as select * from shop."My events";
+    create view shop.of_theirs as select * from shop.theirs where id > 0;
+    create view shop.of_both as select id, txid from shop.of_theirs union all select id, txid from shop.of_yesterday;
+    create table shop.parts ({COLUMNS}) partition by range (id);
+    create foreign table shop.part partition of shop.parts for values from (0) to (10) server elsewhere
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("theirs", "shop.theirs is a foreign table"),
+        ("of_yesterday", "shop.of_yesterday is a materialized view"),
+        ("of_theirs", "shop.theirs is a foreign table"),
+        ("of_both", "shop.theirs is a foreign table and shop.of_yesterday is a materialized view"),
+        ("parts", "shop.part is a foreign table"),
+    ],
+)
+def test_what_has_rows_of_another_moment_or_server_is_refused(
+    name: str, told: str, rota_app: TestRota, adopted: Db
+) -> None:
+    adopted.execute(FOREIGN)
+
+    with pytest.raises(ConfigurationError, match=f"{told}. Its rows are those of another moment"):
+        rota_app.event_table(f"shop.{name}", **MAPPED).check_sync()
+
+
+def test_a_view_of_a_table_is_read_like_the_table_and_can_be_given_no_column(rota_app: TestRota, adopted: Db) -> None:
+    adopted.execute('create view shop.happened as select * from shop."My events" where "Kind" <> \'Secret\'')
+    insert(adopted, "Secret")
+    insert(adopted, "New")
+
+    events = read_to_end(rota_app.event_table("shop.happened", **MAPPED), 3)
+
+    assert [event.type for event in events] == ["Old one", "Old two", "New"]
+    with pytest.raises(ConfigurationError, match="is a view"):
+        rota_app.database.run_steps_sync(find_ddl("shop.happened", position="id"))

@@ -23,6 +23,8 @@ _TYPES = {
     "created_at": (("timestamptz",), "a point in time: timestamptz"),
 }
 _KINDS = {"r", "p", "v", "m", "f"}  # tables, partitioned or foreign, and views of both kinds
+# What of these cannot be read in the order of transactions.
+_UNFIT = {"m": "a materialized view", "f": "a foreign table"}
 
 #: columns by what they are mapped to; None for what the table does not say
 Mapped = Mapping[str, str | None]
@@ -37,6 +39,9 @@ class TableColumns:
     #: the only column of the primary key
     key: str | None
     partitioned: bool
+    is_view: bool = False
+    #: materialized views and foreign tables, if it is one, or has them for partitions, or is a view of them: each with what it is
+    unfit: Sequence[tuple[str, str]] = ()
 
     def __str__(self) -> str:
         return ", ".join(f"{name} ({type_})" for name, type_ in self.types.items())
@@ -65,6 +70,27 @@ FIND = statement(
         from kind
         join pg_catalog.pg_type as type on type.oid = kind.typbasetype
         where kind.typtype = 'd'
+    ), beneath as (
+        select distinct kind.table as oid from kind
+        union
+        select part.oid
+        from beneath
+        cross join lateral (
+            select child.inhrelid as oid
+            from pg_catalog.pg_inherits as child
+            where child.inhparent = beneath.oid
+            union all
+            -- what a view reads: on that its rule depends
+            select depends.refobjid
+            from pg_catalog.pg_rewrite as rule
+            join pg_catalog.pg_depend as depends
+                on depends.classid = 'pg_catalog.pg_rewrite'::regclass
+                and depends.objid = rule.oid
+                and depends.refclassid = 'pg_catalog.pg_class'::regclass
+            where rule.ev_class = beneath.oid
+              -- one that is materialized has its rows, whatever they were made of
+              and rule.ev_class in (select class.oid from pg_catalog.pg_class as class where class.relkind = 'v')
+        ) as part
     )
     select
         kind.attname::text,
@@ -78,6 +104,13 @@ FIND = statement(
               and index.indisprimary
               and index.indnkeyatts = 1
               and index.indkey[0] = kind.attnum
+        ),
+        kind.relkind = 'v',
+        (
+            select array_agg(array[class.oid::regclass::text, class.relkind::text] order by class.oid)
+            from beneath
+            join pg_catalog.pg_class as class on class.oid = beneath.oid
+            where class.relkind = any (%(unfit)s::text[])
         )
     from kind
     where kind.typtype <> 'd'
@@ -97,14 +130,24 @@ def find_columns(schema: str, table: str) -> Query[TableColumns | None]:
             bases={row[0]: row[2] for row in rows},
             key=next((row[0] for row in rows if row[4]), None),
             partitioned=rows[0][3],
+            is_view=rows[0][5],
+            unfit=[(name, _UNFIT[kind]) for name, kind in rows[0][6] or ()],
         )
 
-    return FIND.query({"schema": schema, "table": table, "kinds": sorted(_KINDS)}, read=read)
+    params = {"schema": schema, "table": table, "kinds": sorted(_KINDS), "unfit": sorted(_UNFIT)}
+    return FIND.query(params, read=read)
 
 
 def check_columns(name: str, schema: str, table: str, found: TableColumns | None, mapped: Mapped) -> TableColumns:
     """Whether events can be read from it. Raises ConfigurationError with all that is wrong, and the columns there are."""
     there = known(name, schema, table, found)
+    if there.unfit:
+        told = " and ".join(f"{each} is {what}" for each, what in there.unfit)
+        raise ConfigurationError(
+            f"Events cannot be read from {name!r}: {told}. Its rows are those of another moment or of another server, and transaction "
+            "ids say nothing there about what is still to be committed: events would be passed over. Adopt the table that they are "
+            "written to, in the database that has it."
+        )
     problems = []
     for role, column in mapped.items():
         if column is None:

@@ -240,6 +240,10 @@ def find_ddl(table: Any, *, position: str | None = None, xid: str = "xid") -> St
     said = name if schema is None else f"{schema}.{name}"
     place = (schema or "public", name)
     there = known(said, *place, (yield find_columns(*place)))
+    if there.is_view:
+        raise ConfigurationError(
+            f"{said!r} is a view, which can have no column of its own. Name the table it reads from."
+        )
     column = there.key if position is None else position
     if column is None:
         raise ConfigurationError(
