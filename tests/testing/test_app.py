@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -195,3 +196,52 @@ def test_an_app_leaves_no_connection_of_its_locks_behind(rota_database: str) -> 
 
     with psycopg.connect(rota_database, autocommit=True) as connection:
         until_sync(lambda: connection.execute(OTHERS).fetchone() == (0,), what="no other connection")
+
+
+@pytest.mark.one_server
+def test_an_app_under_test_forgets_what_the_test_has_declared_of_events_and_who_leads(rota_database: str) -> None:
+    app = Rota("postgresql://nobody@127.0.0.1:1/real")
+    orders = app.event_log("orders")
+
+    def declare() -> None:
+        @orders.event("Paid")
+        class Paid(NamedTuple):
+            amount: int
+
+        @app.event_log("mails").event("Sent")
+        class Sent(NamedTuple):
+            to: str
+
+        orders.upcast("Refunded", from_shape=1)(lambda data: data)
+
+        @app.projection("totals", source=orders)
+        async def totals(event: Any, connection: Any) -> None: ...
+
+        @app.singleton("indexer")
+        async def indexer(term: Any) -> None: ...
+
+    with guarded(app, "app"), pointed_at(app, TestRota(rota_database, of=app)):
+        declare()
+        known = set(app.projections)
+
+    # all of it is new again
+    with guarded(app, "app"), pointed_at(app, TestRota(rota_database, of=app)):
+        declare()
+
+    assert known == {"totals"}
+    assert not app.projections
+    assert not app.singletons
+
+
+@pytest.mark.one_server
+def test_the_logs_of_an_app_under_test_have_its_types(rota_database: str) -> None:
+    app = Rota("postgresql://nobody@127.0.0.1:1/real")
+
+    @app.event_log("orders").event
+    class Paid(NamedTuple):
+        amount: int
+
+    log = TestRota(rota_database, of=app).event_log("orders")
+    log.append_sync("a", Paid(7))
+
+    assert [event.data for event in log.read_sync("a")] == [Paid(7)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 from rota.events.log import EventLog
 from rota.events.table import EventTable
@@ -15,9 +16,24 @@ __all__ = ["EventLogs"]
 class EventLogs:
     """What `app.event_log` and `app.event_table` make."""
 
-    def __init__(self, database: Callable[[], Database]) -> None:
+    def __init__(self, database: Callable[[], Database], known: EventLogs | None = None) -> None:
         self._database = database
+        #: those of another app have the same types here
         self._logs: dict[str, EventLog] = {}
+        if known is not None:
+            self._logs |= {name: EventLog(name, database, log.types) for name, log in known._logs.items()}
+
+    @contextlib.contextmanager
+    def as_they_are(self) -> Iterator[None]:
+        """Forget at the end of a block the logs, and the types of them, that are made within it: for tests."""
+        before = dict(self._logs)
+        with contextlib.ExitStack() as types:
+            for log in before.values():
+                types.enter_context(log.types.as_they_are())
+            try:
+                yield
+            finally:
+                self._logs = before
 
     def event_log(self, name: str) -> EventLog:
         """The event log of this name: `orders = app.event_log("orders")`. There is nothing to create; asked again, it is the same."""

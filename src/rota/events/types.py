@@ -7,7 +7,8 @@ that makes data of the shape before into those of the next. Stored events are ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar, overload
@@ -46,6 +47,15 @@ class EventTypes:
         self._by_name: dict[str, _Type] = {}
         self._by_class: dict[type, _Type] = {}
         self._upcasts: dict[str, dict[int, Upcast]] = {}
+
+    @contextlib.contextmanager
+    def as_they_are(self) -> Iterator[None]:
+        """Forget at the end of a block what is registered within it: for tests."""
+        before = dict(self._by_name), dict(self._by_class), {name: dict(each) for name, each in self._upcasts.items()}
+        try:
+            yield
+        finally:
+            self._by_name, self._by_class, self._upcasts = before
 
     @overload
     def event(self, cls: type[C], /) -> type[C]: ...

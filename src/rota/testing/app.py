@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from rota.app import Rota
 from rota.clock import Duration, duration
 from rota.errors import ConfigurationError, RotaError, SchemaMissing
+from rota.events.logs import EventLogs
 from rota.facts import JobCancelled, JobFailed, JobLost, JobSucceeded
 from rota.jobs.definition import Task
 from rota.jobs.job import Job
@@ -45,6 +46,8 @@ class TestRota(Rota):
             self.declared, self.cron, self.every = of.declared, of.cron, of.every
             self.pollers = Pollers(self, of.pollers)
             self.poller = self.pollers.poller
+            self.event_logs = EventLogs(lambda: self.database, of.event_logs)
+            self.event_log, self.event_table = self.event_logs.event_log, self.event_logs.event_table
             self.projections = Projections(self, of.projections)
             self.projection = self.projections.projection
             self._use(self.settings)
@@ -171,7 +174,8 @@ _OF_ITS_DATABASE = (
 @contextlib.contextmanager
 def pointed_at(app: Rota, other: Rota) -> Iterator[None]:
     """Let an app use the database of another for the length of a block; what is declared meanwhile is forgotten."""
-    with _restored(app):
+    with _restored(app), app.event_logs.as_they_are():
+        projections, singletons = dict(app.projections), dict(app.singletons)
         tasks, declared, pollers = dict(app.tasks), list(app.declared.said), dict(app.pollers)
         provided = dict(app.tasks.resources.providers)
         around = list(app.middlewares.around_run), list(app.middlewares.at_enqueue)
@@ -188,6 +192,10 @@ def pointed_at(app: Rota, other: Rota) -> Iterator[None]:
             app.declared.said[:] = declared
             app.pollers._pollers.clear()
             app.pollers._pollers.update(pollers)
+            app.projections._projections.clear()
+            app.projections._projections.update(projections)
+            app.singletons.clear()
+            app.singletons.update(singletons)
 
 
 @contextlib.contextmanager
