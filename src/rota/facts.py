@@ -629,6 +629,17 @@ class ProjectionStopped(Fact):
     error: BaseException
 
 
+class HookHindered(Fact):
+    """Others hold a lock that the `prepare` or the `switch` of a projection needs. It is tried again until they let go."""
+
+    projection: str
+    version: int
+    hook: str
+    attempt: int
+    error: BaseException
+    retry_in: float
+
+
 class EventParked(Fact):
     """An event could not be taken in and is on the parked list; or it was to be replayed, failed again, and stays there."""
 

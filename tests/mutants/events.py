@@ -166,4 +166,18 @@ MUTANTS = [
         "",
         "tests/events/test_plain_json.py",
     ),
+    Mutant(
+        "events: a table with rows of another moment or server",
+        "events/columns.py",
+        "    if there.unfit:\n",
+        "    if False:\n",
+        "tests/events/test_event_table.py::test_what_has_rows_of_another_moment_or_server_is_refused",
+    ),
+    Mutant(
+        "events: what a test declares is kept",
+        "testing/app.py",
+        "            app.projections._projections.clear()\n",
+        "",
+        "tests/testing/test_app.py::test_an_app_under_test_forgets_what_the_test_has_declared_of_events_and_who_leads",
+    ),
 ]

@@ -226,6 +226,53 @@ def test_a_look_at_the_end_of_a_long_log_is_led_there_by_an_index(reader: Reader
     assert plan.count("ROW(order_xid,") == 2
 
 
+LONG = """
+    insert into rota.events (order_xid, log, stream, version, type, data)
+    select n::text::xid8, 'orders', 's', n, 'Paid', '{}' from generate_series(1, 20000) as n
+"""
+
+
+@pytest.mark.parametrize("asked", ["place", "position"])
+def test_one_event_of_a_long_log_is_found_without_walking_it(reader: Reader, db: Db, asked: str) -> None:
+    db.execute(LONG)
+    db.execute("vacuum analyze rota.events")
+    place = Pair(*rows(db, "select order_xid::text::bigint, position from rota.events where version = 15000")[0])
+    query = reader.feed.read(place) if asked == "place" else reader.feed.at(place.position)
+
+    found = reader.app.database.run_sync(query)
+    plan = db.execute("explain (analyze, buffers, format json) " + query.statement.sql("rota"), query.params).fetchone()
+
+    assert found is not None
+    assert found.pair == place
+    read = plan[0][0]["Plan"]  # type: ignore[index]
+    assert read["Shared Hit Blocks"] + read["Shared Read Blocks"] < 40
+    assert rows(db, "select pg_relation_size('rota.events') / 8192 > 200") == [(True,)]
+
+
+def test_what_waits_is_counted_as_far_as_one_look_goes_and_it_is_said_that_there_may_be_more(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_room, "_COUNTED", 10)
+    reader = Reader(rota_app, Feed("totals", 1, SOURCE, types=["Paid"]))
+    append_many(db, 30, type="Seen")
+    append(db, "a")
+    append(db, "a")
+    until_sync(lambda: not reader.look().pending, what="all can be read")
+    last = rota_app.database.run_sync(reader.feed.last())
+    assert last is not None
+
+    far = rota_app.database.run_sync(reader.feed.lag(5))
+    far_until = rota_app.database.run_sync(reader.feed.lag(1, last))
+    place = Pair(*rows(db, "select order_xid::text::bigint, position from rota.events where stream = 'many-1'")[28])
+    rota_app.database.run_sync(move_checkpoint(OWNED, START, place))
+    near = rota_app.database.run_sync(reader.feed.lag(5))
+    full = rota_app.database.run_sync(Feed("totals", 1, SOURCE).lag(3))
+
+    assert (str(far), far_until.events, far_until.more) == ("0+", 0, True)
+    assert (str(near), near.more) == ("2", False)
+    assert str(full) == "3+"
+
+
 # a table of the user's
 
 
@@ -254,6 +301,10 @@ def test_rows_older_than_the_column_are_history_and_read_first(rota_app: TestRot
 
     assert reader.all(4, 11) == [-3, -2, -1, 0, 1, 2, 3, 4, 5, 7, -10]
     assert rota_app.database.run_sync(reader.feed.last()) == reader.look().at
+    for position in (-3, 7):
+        found = rota_app.database.run_sync(reader.feed.at(position))
+        assert found is not None
+        assert rota_app.database.run_sync(reader.feed.read(found.pair)) == found
 
 
 def test_history_that_fills_more_than_a_window_is_read_to_its_end_before_live_events_also_with_a_filter(

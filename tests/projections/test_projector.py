@@ -284,6 +284,27 @@ async def test_who_waits_for_it_is_told_when_it_takes_too_long_or_nobody_reads(r
         await totals.wait_caught_up(timeout=5)
 
 
+async def test_who_waits_for_one_that_is_far_behind_waits_although_none_of_the_next_events_concern_it(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.projections.feed._COUNTED", 10)
+    append_many(db, 30, type="Seen")
+    wanted, _ = append(db, "a")
+
+    @rota_app.projection("totals", source=Log(), types=["Paid"])
+    async def totals(event: Event, connection: Any) -> None:
+        await connection.execute(SEE, [event.position])
+
+    with pytest.raises(WaitTimedOut):
+        await totals.wait_caught_up(timeout=0.05)
+    before = await totals.status()
+    async with working(rota_app):
+        await totals.wait_caught_up(timeout=10)
+
+    assert (before.lag.events, before.lag.more, before.caught_up) == (1, False, False)
+    assert seen(db) == [wanted]
+
+
 # what cannot work
 
 

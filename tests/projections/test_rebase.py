@@ -55,6 +55,33 @@ async def test_a_worker_refuses_events_of_another_server_and_says_what_to_do(
         await rota_app.work()
 
 
+async def test_a_worker_refuses_a_checkpoint_of_another_server_whose_table_was_made_history(
+    rota_app: TestRota, db: Db
+) -> None:
+    make_seen(db)
+    db.execute("create table public.happened (id int primary key, data jsonb, xid xid8 default pg_current_xact_id())")
+    db.execute("insert into public.happened values (1, '{}'), (2, '{}')")
+    happened = rota_app.event_table("happened", position="id", xid="xid", data="data")
+
+    @rota_app.projection("totals", source=happened)
+    async def totals(event: Event, connection: Any) -> None:
+        await connection.execute(SEE, [event.position])
+
+    async with working(rota_app):
+        await totals.wait_caught_up(timeout=10)
+    db.execute("insert into public.happened values (3, '{}')")
+    restore_elsewhere(db)
+    db.execute("update public.happened set xid = null")
+
+    with pytest.raises(ForeignDatabase, match=r"rota projections rewind totals \[--to POSITION\]"):
+        await rota_app.work()
+    await rota_app.projections.rewind("totals", 3)
+    async with working(rota_app):
+        await totals.wait_caught_up(timeout=10)
+
+    assert seen(db) == [1, 2, 3]
+
+
 async def test_after_a_rebase_it_goes_on_where_it_was_and_nothing_is_missing_or_repeated(
     rota_app: TestRota, rota_database: str, db: Db, totals: Any
 ) -> None:

@@ -6,17 +6,19 @@ import asyncio
 import threading
 from typing import Any
 
+import psycopg
 import pytest
 from tests.projections.logs import Db, Log, append, append_many, positions, rows, working
 
 from rota import ConfigurationError, NotPossible
 from rota.events.event import Event
-from rota.facts import ProjectionStopped
+from rota.facts import DatabaseLost, HookHindered, ProjectionStopped
 from rota.projections.checkpoint import Owned, declare_projection, move_checkpoint, take_projection
 from rota.projections.feed import START, Pair
-from rota.projections.rebuild import may_switch
+from rota.projections.rebuild import may_prepare, may_switch
 from rota.testing import TestRota, fact, until
 
+CHANGED = "select from information_schema.columns where table_name = 'seen' and column_name = 'more'"
 VIEW = "create or replace view public.seen as select position from public.seen_{0}"
 TABLE = "create table if not exists public.seen_{0} (position bigint); truncate public.seen_{0}"
 
@@ -155,6 +157,103 @@ async def test_a_version_whose_tables_cannot_be_made_stops_before_its_first_even
 
     assert "nonsense" in str(told.error)
     assert (await seen.status()).view.position is None
+
+
+@pytest.mark.parametrize("hook", ["prepare", "switch"])
+async def test_a_lock_that_others_hold_is_told_of_as_what_it_is_and_waited_for(
+    rota_app: TestRota, rota_database: str, db: Db, hook: str
+) -> None:
+    append(db)
+    db.execute("create table public.seen (position bigint)")
+
+    def change(connection: Any) -> None:
+        connection.execute("set local lock_timeout = '50ms'")
+        connection.execute("alter table public.seen add column more text")
+
+    @rota_app.projection("seen", source=Log(), **{hook: change})
+    def seen(event: Event, connection: Any) -> None:
+        connection.execute("insert into public.seen values (%s)", [event.position])
+
+    with psycopg.connect(rota_database) as reader, rota_app.facts.recorded(DatabaseLost, ProjectionStopped) as wrong:
+        reader.execute("select * from public.seen")
+        hindered = fact(rota_app.facts, HookHindered)
+        async with working(rota_app):
+            told = await hindered
+            await until(lambda: rows(db, "select from rota.projections where error_type is not null"), what="on record")
+            reader.rollback()
+            await until(lambda: rows(db, CHANGED), what="it is changed")
+            await seen.wait_caught_up(timeout=10)
+
+    assert (told.hook, type(told.error)) == (hook, psycopg.errors.LockNotAvailable)
+    assert wrong == []
+    assert rows(db, "select failures, error_type from rota.projections") == [(0, "psycopg.errors.LockNotAvailable")]
+    assert rows(db, "select position from public.seen") == [(positions(db)[0],)]
+
+
+async def test_a_connection_that_is_lost_is_no_fault_of_a_hook(rota_app: TestRota, db: Db) -> None:
+    append(db)
+    cut: list[int] = []
+
+    async def prepare(connection: Any) -> None:
+        if not cut:
+            cut.append(connection.info.backend_pid)
+            db.execute("select pg_terminate_backend(%s)", cut)
+        await connection.execute("create table public.seen (position bigint)")
+
+    @rota_app.projection("seen", source=Log(), prepare=prepare)
+    async def seen(event: Event, connection: Any) -> None: ...
+
+    async with working(rota_app):
+        await seen.wait_caught_up(timeout=20)
+
+    assert len(cut) == 1
+    assert (await seen.status()).view.error_type is None
+
+
+async def test_one_that_has_taken_in_events_without_a_prepare_is_given_none_unless_it_begins_anew(
+    rota_app: TestRota, rota_database: str, db: Db
+) -> None:
+    append(db)
+    db.execute("create table public.seen (position bigint)")
+    later, insert = TestRota(rota_database), "insert into public.seen values (%s)"
+
+    @rota_app.projection("seen", source=Log())
+    def seen(event: Event, connection: Any) -> None:
+        connection.execute(insert, [event.position])
+
+    @later.projection(
+        "seen", source=Log(), prepare=lambda connection: connection.execute("truncate public.seen", prepare=False)
+    )
+    def seen_later(event: Event, connection: Any) -> None:
+        connection.execute(insert, [event.position])
+
+    async with working(rota_app):
+        await seen.wait_caught_up(timeout=10)
+    append(db)
+    async with working(later):
+        await seen_later.wait_caught_up(timeout=10)
+        went_on = rows(db, "select position from public.seen order by 1")
+        await later.projections.rewind("seen")
+        await seen_later.wait_caught_up(timeout=10)
+
+    assert went_on == [(position,) for position in positions(db)]
+    assert rows(db, "select position from public.seen order by 1") == went_on
+    assert rows(db, "select prepared_at is not null from rota.projections") == [(True,)]
+
+
+async def test_tables_are_not_made_when_the_first_event_was_taken_in_meanwhile(rota_app: TestRota, db: Db) -> None:
+    append(db)
+    owned = Owned("seen", 1, 1)
+    place = Pair(*rows(db, "select order_xid::text::bigint, position from rota.events")[0])
+    await rota_app.database.run(declare_projection(owned.name, owned.version, {}))
+    await rota_app.database.run(take_projection(owned))
+
+    before = await rota_app.database.run(may_prepare(owned))
+    await rota_app.database.run(move_checkpoint(owned, START, place))
+    after = await rota_app.database.run(may_prepare(owned))
+    stale = await rota_app.database.run(may_prepare(Owned("seen", 1, 0)))
+
+    assert (before, after, stale) == (True, False, False)
 
 
 def test_hooks_are_of_the_colour_of_the_handler(rota_app: TestRota) -> None:

@@ -99,7 +99,7 @@ def show(
             "workers": view.workers or "none",
             "live": short_time(view.live_at),
         }
-        | ({} if status is None else {"lag": status.lag.events, "lag in seconds": _seconds(status.lag.seconds)})
+        | ({} if status is None else {"lag": str(status.lag), "lag in seconds": _seconds(status.lag.seconds)})
         | ({} if status is None or status.caught_up else {"behind it": _share(status)})
     )
     if view.error_type is not None:
@@ -132,7 +132,7 @@ def _position(view: ProjectionView) -> Any:
 
 
 def _lag(status: ProjectionStatus | None) -> list[Any]:
-    return ["", ""] if status is None else [status.lag.events, _seconds(status.lag.seconds)]
+    return ["", ""] if status is None else [str(status.lag), _seconds(status.lag.seconds)]
 
 
 def _share(status: ProjectionStatus) -> str:

@@ -247,6 +247,11 @@ def words(fact: Fact) -> Words | None:
                 f"projection {projection} has stopped at position {position} after attempt {attempt}: {_brief(error)}. Mend it, then: "
                 f"rota projections resume {shlex.quote(projection)}"
             )
+        case facts.HookHindered(projection, version, hook, attempt, error, retry_in):
+            return logging.WARNING, (
+                f"projection {projection}: {hook}=... of version {version} cannot have a lock that it needs, in attempt {attempt}: "
+                f"{_brief(error)}; next attempt in {retry_in:.1f} s"
+            )
         case facts.EventParked(projection, _, _, position, attempt, error):
             return logging.ERROR, (
                 f"projection {projection}: the event at position {position} failed in attempt {attempt}: {_brief(error)}; it is "

@@ -119,7 +119,7 @@ FAIL = statement(
     "fail_projection",
     """
     update {schema}.projections
-    set failures = failures + 1,
+    set failures = failures + %(counts)s::int,
         failed_at = clock_timestamp(),
         error_type = %(type)s,
         error_message = %(message)s,
@@ -138,11 +138,18 @@ FAIL = statement(
 )
 
 
-def fail_projection(owned: Owned, at: Pair, failure: Failure, *, stop: bool) -> Query[bool]:
+def fail_projection(owned: Owned, at: Pair, failure: Failure, *, stop: bool, counts: bool = True) -> Query[bool]:
     """Write down that the event behind this place failed; with `stop` nothing more is read until someone resumes it.
 
+    Without `counts` it is no attempt of that event, but something else that was in the way.
     False when the projection is elsewhere or someone else's by now, and nothing was written.
     """
-    error = {"type": failure.type, "message": failure.message, "trace": failure.trace, "stop": stop}
+    error = {
+        "type": failure.type,
+        "message": failure.message,
+        "trace": failure.trace,
+        "stop": stop,
+        "counts": int(counts),
+    }
     places = {"order_xid": str(at.order_xid), "position": at.position}
     return FAIL.query(owned.params | places | error, read=lambda rows: bool(rows))

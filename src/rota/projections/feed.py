@@ -41,9 +41,9 @@ from typing import Any, NamedTuple, Protocol
 
 from rota.events.event import Event
 from rota.events.source import EventSource
-from rota.postgres.query import Query, Row, Statement, one, scalar, statement
+from rota.postgres.query import Query, Row, Statement, one, statement
 
-__all__ = ["START", "Feed", "FeedRow", "Found", "Lag", "Pair", "Readable"]
+__all__ = ["START", "Ahead", "Feed", "FeedRow", "Found", "Lag", "Pair", "Readable"]
 
 
 class Pair(NamedTuple):
@@ -58,6 +58,8 @@ START = Pair(0, -(2**63))
 
 # Of a log from which only some is wanted, how many rows one look goes through.
 _WINDOW = 5_000
+# And how many of all are gone through to count those that wait.
+_COUNTED = 100_000
 
 
 class FeedRow(NamedTuple):
@@ -111,10 +113,25 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What waits for a projection: how many events, counted up to a limit, and how long the first of them has waited."""
+    """What waits for a projection: how many events, and how long the first of them has waited.
+
+    They are counted up to a limit; where only some concern it, no further than so many of all. With `more` there may be others.
+    """
 
     events: int
     seconds: float | None
+    more: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.events:,}{'+' if self.more else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Whether the last event, and the checkpoint, have transaction ids that this server has not given out."""
+
+    events: bool
+    checkpoint: bool
 
 
 # The place, and the horizon: both as of the statement's own snapshot.
@@ -190,18 +207,22 @@ _LOOK = """, found as materialized (
         found.rota_shape, found.rota_data, found.rota_metadata, found.rota_created_at, null
     from found
 """
-_LAG = """, ahead as (
+_LAG = """, walked as materialized (
         select walked.*
         from (%s
         ) as walked
+        where %%(until_xid)s::text is null
+           or (walked.rota_xid, walked.rota_position) <= (%%(until_xid)s::text::xid8, %%(until_position)s::bigint)
+    ), ahead as (
+        select walked.*
+        from walked
         where %s
-          and (
-              %%(until_xid)s::text is null
-              or (walked.rota_xid, walked.rota_position) <= (%%(until_xid)s::text::xid8, %%(until_position)s::bigint)
-          )
         limit %%(batch)s
     )
-    select count(*), extract(epoch from statement_timestamp() - min(ahead.rota_created_at))::float8
+    select
+        count(*), extract(epoch from statement_timestamp() - min(ahead.rota_created_at))::float8,
+        -- all of them are gone through only where that is in doubt
+        case when count(*) >= %%(batch)s then true else (select count(*) from walked) >= %%(window)s end
     from ahead
 """
 _LAST = """
@@ -227,26 +248,31 @@ _LAST = """
     limit 1
 """
 _AHEAD = """
-    select coalesce(
-        (select rota_newest.rota_xid from (%s) as rota_newest)::text::xid8 >= pg_snapshot_xmax(pg_current_snapshot()),
-        false
-    )
-"""
-_PLACE = """
     select
-        event.{position}, coalesce(event.{order_xid}::text::bigint, 0), {stream}, {version}, {type}, {shape}, {data}, {metadata},
-        {created_at}
-    from {table} as event
-    where {log}event.{position} = %(position)s
+        coalesce(
+            (select rota_newest.rota_xid from (%s) as rota_newest)::text::xid8 >= pg_snapshot_xmax(pg_current_snapshot()),
+            false
+        ),
+        coalesce(
+            (
+                select projection.order_xid >= pg_snapshot_xmax(pg_current_snapshot())
+                from {schema}.projections as projection
+                where projection.name = %%(name)s
+                  and projection.version = %%(version)s
+            ),
+            false
+        )
 """
 _ONE = """
     select
         event.{position}, coalesce(event.{order_xid}::text::bigint, 0), {stream}, {version}, {type}, {shape}, {data}, {metadata},
         {created_at}
     from {table} as event
-    where {log}event.{position} = %(position)s
-      and coalesce(event.{order_xid}, '0') = %(order_xid)s::text::xid8
+    where {log}event.{position} = %(position)s::bigint
 """
+# Where an index leads to it; and history, which has none.
+_ONE_OF_THESE = _ONE + "      and event.{order_xid} = %(order_xid)s::text::xid8\n"
+_ONE_OF_HISTORY = _ONE + "      and event.{order_xid} is null\n"
 
 
 class Feed:
@@ -294,8 +320,9 @@ class Feed:
         self._last = self._made("last_event", _LAST)
         self._first = self._made("first_event", _LAST.replace(" desc", ""))
         self._ahead = self._made("needs_rebase", _AHEAD % _LAST)
-        self._one = self._made("read_event", _ONE)
-        self._place = self._made("find_event", _PLACE)
+        self._one = self._made("read_event", _ONE_OF_THESE)
+        self._one_of_history = self._made("read_event_of_history", _ONE_OF_HISTORY)
+        self._place = self._made("find_event", _ONE)
 
     def look(self, batch: int) -> Query[Found | None]:
         """The next events, at most so many, and how the projection stands. None when nobody has declared it."""
@@ -306,7 +333,7 @@ class Feed:
 
     def lag(self, most: int, until: Pair | None = None) -> Query[Lag]:
         """What waits for the projection, whether it can be read yet or not, and up to a place if one is given."""
-        window = None if self._filters else most
+        window = max(most, _COUNTED) if self._filters else most
         place: dict[str, Any] = {"until_xid": None, "until_position": None}
         if until is not None:
             place = {"until_xid": str(until.order_xid), "until_position": until.position}
@@ -319,14 +346,15 @@ class Feed:
     def first(self) -> Query[Pair | None]:
         return self._first.query(self._params, read=lambda rows: Pair(*rows[0]) if rows else None)
 
-    def is_ahead(self) -> Query[bool]:
-        """Whether the last event has a transaction id that this server has not given out: see `rebase`."""
-        return self._ahead.query(self._params, read=scalar)
+    def ahead(self) -> Query[Ahead]:
+        """What of this has a transaction id that this server has not given out: see `rebase`."""
+        return self._ahead.query(self._params, read=one(Ahead))
 
     def read(self, pair: Pair) -> Query[FeedRow | None]:
         """One event, by its place."""
         params = self._params | {"position": pair.position, "order_xid": str(pair.order_xid)}
-        return self._one.query(params, read=lambda rows: FeedRow(*rows[0]) if rows else None)
+        found = self._one if pair.order_xid else self._one_of_history
+        return found.query(params, read=lambda rows: FeedRow(*rows[0]) if rows else None)
 
     def at(self, position: int) -> Query[FeedRow | None]:
         """The event of this position, wherever that is in the order."""

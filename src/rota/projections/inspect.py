@@ -73,7 +73,7 @@ class ProjectionStatus:
 
     @property
     def caught_up(self) -> bool:
-        return self.lag.events == 0
+        return self.lag.events == 0 and not self.lag.more
 
     @property
     def stalled(self) -> bool:

@@ -72,7 +72,7 @@ class Projecting:
             for each in self.definitions:
                 if (check := getattr(each.readable, "check", None)) is not None:
                     await check()
-                check_order(each, await self._looking.run(each.feed.is_ahead()))
+                check_order(each, await self._looking.run(each.feed.ahead()))
                 await self._looking.run(declare_projection(each.name, each.version, each.told()))
             yield
         finally:

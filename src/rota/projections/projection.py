@@ -60,7 +60,10 @@ class Projection(Generic[P, R]):
         return self.definition.handler(*args, **kwargs)  # type: ignore[no-any-return]
 
     async def status(self) -> ProjectionStatus:
-        """Where it is, who reads for it, what waits, and who holds that up; what waits is counted up to 100,000."""
+        """Where it is, who reads for it, what waits, and who holds that up; what waits is counted up to 100,000.
+
+        Where only some types or streams concern it, no more than 100,000 of all events are gone through: `lag.more` then says so.
+        """
         return await self._home.database.run_steps(self._status())
 
     def status_sync(self) -> ProjectionStatus:
@@ -106,7 +109,7 @@ class Projection(Generic[P, R]):
         """Whether something up to there is still to be taken in. Raises NotPossible when nobody will."""
         view = yield from self._view()
         lag: Lag = yield self.definition.feed.lag(1, until)
-        if not lag.events:
+        if not lag.events and not lag.more:
             return False
         if view.state != "running":
             why = {

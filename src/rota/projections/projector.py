@@ -23,6 +23,7 @@ from rota.facts import (
     EventParked,
     EventsProjected,
     Facts,
+    HookHindered,
     ProjectionFailed,
     ProjectionHindered,
     ProjectionStalled,
@@ -68,6 +69,11 @@ _STOP_SECONDS = 5.0
 # How often what others' locks were in the way of is repeated before it counts as a failure.
 _MOST_PASSING = 10
 _REPLAYS = 100
+# That the connection has ended (which may have no code), the server stops, or has no more to give.
+_AWAY = ("08", "53", "57P", "58")
+# What is no fault of a hook: someone else holds what it needs. How long it rests at most before the next attempt.
+_IN_THE_WAY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+_LONGEST_PAUSE = 10.0
 
 
 class Projector:
@@ -91,6 +97,7 @@ class Projector:
         self._woken = asyncio.Event()
         self._sizes: deque[int] = deque()
         self._passing = 0
+        self._hindrances = 0
         self._passed_at = 0.0
         self._again = _POLL_SECONDS
         self.standing = Standing()
@@ -187,19 +194,41 @@ class Projector:
         hook: Callable[..., Any],
         around: tuple[Query[bool], Query[Any]],
     ) -> bool:
-        """Run a hook of the author's. One that raises stops the projection: without its tables it is nothing."""
+        """Run a hook of the author's. One that raises stops the projection: without its tables it is nothing.
+
+        True when something was done about it, and it is time for another look.
+        """
         try:
-            return await self._applier.change(term, hook, *around)
+            changed = await self._applier.change(term, hook, *around)
+            self._hindrances = 0
+            return changed
         except (LeadershipLost, DatabaseUnavailable):
             raise
-        except psycopg.OperationalError as error:
-            raise DatabaseUnavailable(str(error)) from error
+        except psycopg.Error as error:
+            if isinstance(error, _IN_THE_WAY):
+                await self._hindered(owned, found, "prepare" if hook is self.definition.prepare else "switch", error)
+                return True
+            if isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(_AWAY):
+                raise DatabaseUnavailable(str(error)) from error
+            await self._stopped(owned, found, error)
         except Exception as error:
-            place = (await self._looking.run(self._feed.look(1)) or found).at
-            await self._looking.run(fail_projection(owned, place, describe(error), stop=True))
-            told = (self.definition.name, self.definition.version, place.position, 1)
-            self._facts.emit(ProjectionStopped(*told, error))
-            return True
+            await self._stopped(owned, found, error)
+        return True
+
+    async def _hindered(self, owned: Owned, found: Found, hook: str, error: BaseException) -> None:
+        """Others hold what a hook needs. They end some time, so it is told of and tried again, however often."""
+        self._hindrances += 1
+        pause = min(_LONGEST_PAUSE, 0.1 * 2 ** min(self._hindrances, 10)) * random.uniform(0.5, 1.0)
+        self._facts.emit(HookHindered(owned.name, owned.version, hook, self._hindrances, error, pause))
+        place = (await self._looking.run(self._feed.look(1)) or found).at
+        await self._looking.run(fail_projection(owned, place, describe(error), stop=False, counts=False))
+        await self._rest(owned, place, pause)
+
+    async def _stopped(self, owned: Owned, found: Found, error: BaseException) -> None:
+        place = (await self._looking.run(self._feed.look(1)) or found).at
+        await self._looking.run(fail_projection(owned, place, describe(error), stop=True))
+        told = (self.definition.name, self.definition.version, place.position, 1)
+        self._facts.emit(ProjectionStopped(*told, error))
 
     # Events.
 

@@ -32,6 +32,7 @@ from rota.postgres.foreign import foreign
 from rota.postgres.pool import Database
 from rota.postgres.query import Query, Row, Steps, many, nothing, statement
 from rota.projections.definition import ProjectionDefinition
+from rota.projections.feed import Ahead
 from rota.projections.horizon import HorizonHolder, who_holds_the_horizon
 
 __all__ = ["Rebased", "check_order", "rebase", "rebase_sync"]
@@ -354,17 +355,25 @@ def _held(holder: HorizonHolder | None) -> NotPossible:
     )
 
 
-def check_order(definition: ProjectionDefinition, is_ahead: bool) -> None:
-    """Raises ForeignDatabase for a source whose events are not of this server."""
-    if not is_ahead:
+def check_order(definition: ProjectionDefinition, ahead: Ahead) -> None:
+    """Raises ForeignDatabase for a source whose events are not of this server, and for a checkpoint that is not."""
+    if not ahead.events and not ahead.checkpoint:
         return
+    refused = f"Projection {definition.name!r} cannot read {definition.source.name}"
+    rewind = f"rota projections rewind {definition.name} [--to POSITION]"
+    if not ahead.events:
+        raise ForeignDatabase(
+            f"{refused}: its checkpoint has a transaction id that this server has not given out yet, as after a restore into another "
+            "cluster, and the events have none such. It would pass over all that is to come. Say with which event it goes on: "
+            f"{rewind}."
+        )
     how = (
         "stop the workers, and run: rota projections rebase"
         if definition.source.log is not None
-        else f"set its column {definition.source.order_xid} to null in all rows, which makes them history, and rewind the projection "
-        "or set it to the last of them"
+        else f"set its column {definition.source.order_xid} to null in all rows, which makes them history, read by position; then say "
+        f"with which event the projection goes on: {rewind}"
     )
     raise ForeignDatabase(
-        f"Projection {definition.name!r} cannot read {definition.source.name}: its events carry transaction ids that this server has "
-        f"not given out yet, as after a restore into another cluster. New ones would come before them. To mend it, {how}."
+        f"{refused}: its events carry transaction ids that this server has not given out yet, as after a restore into another "
+        f"cluster. New ones would come before them. To mend it, {how}."
     )
