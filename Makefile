@@ -15,7 +15,7 @@ DJANGO_PYTHON ?= $(shell for each in python3.12 python3.13 $(HOME)/.pyenv/versio
 BENCH := .venv-bench
 BENCH_PYTHON ?= $(or $(DJANGO_PYTHON),$(PYTHON))
 
-.PHONY: demo test slow matrix oldest pooled django model protocol chaos plans soak install check format teeth docs bench figures clean
+.PHONY: demo test slow matrix oldest pooled django model protocol chaos strikes plans soak install check format teeth docs bench figures clean
 
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
@@ -55,6 +55,10 @@ protocol: $(VENV)/.dev  ## every state of the protocol of leases, with two proce
 
 chaos: $(VENV)/.dev  ## leadership in its whole size: sixteen contenders and 200 faults, a hundred idle standbys; schedules on time
 	ROTA_CHAOS_FAULTS=$(or $(FAULTS),200) $(BIN)/python -m pytest -s --long --postgres 18 tests/chaos/test_leadership_*.py tests/chaos/test_schedules.py
+
+strikes: $(VENV)/.dev  ## a projection of three processes killed, frozen and cut off at every step, twenty times each; STRIKES='kill' for some
+	$(BIN)/python -m pytest -n $(N) --dist worksteal --long --postgres 18 tests/chaos/test_projected_kill_points.py \
+		$(if $(STRIKES),-k "$(STRIKES)")
 
 plans: $(VENV)/.dev  ## what the statements read with a million jobs, whatever the statistics say
 	ROTA_ALL_PLANS=1 $(BIN)/python -m pytest --long tests/jobs/test_plans.py

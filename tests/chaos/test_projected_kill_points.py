@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.projections.logs import Db, append
+from tests.projections.logs import Db
 from tests.projections.writers import MAKE, Writers, check
 
 from rota.service.points import PROJECTION_POINTS
@@ -131,13 +131,13 @@ def test_a_fault_at_this_point_of_a_projection_loses_no_event_and_repeats_none(
 
 
 PLAIN = """
-from tests.projections.logs import Log
 from tests.projections.writers import APPLY
 from rota import Rota
 
 app = Rota()
+orders = app.event_log("orders")
 
-@app.projection("totals", source=Log())
+@app.projection("totals", source=orders, types=["Paid"])
 async def totals(event, connection):
     given = {"stream": event.stream, "version": event.version, "sum": event.data["sum"], "position": event.position}
     await connection.execute(APPLY, given)
@@ -149,17 +149,18 @@ OWNER = """
 """
 
 
-def test_when_its_owner_is_killed_another_goes_on_long_before_the_lease_is_over(
+def test_when_its_owner_is_killed_another_goes_on_with_the_log_long_before_the_lease_is_over(
     rota_app: TestRota, rota_worker: Callable[..., WorkerProcess], db: Db, tmp_path: Path
 ) -> None:
+    orders = rota_app.event_log("orders")
     (file := tmp_path / "app.py").write_text(PLAIN)
     workers = {worker.pid: worker for worker in (rota_worker(file), rota_worker(file))}
     (pid,) = until_sync(lambda: db.execute(OWNER).fetchone(), what="one of them reads")
-    append(db, "a", "Paid", {"sum": 1})
-    until_sync(lambda: db.execute(BEHIND).fetchone() == (0,), what="it is taken in")
+    orders.append_many_sync([orders.bind(stream, "Paid", {"sum": 1}) for stream in ("a", "b", "a")])
+    until_sync(lambda: db.execute(BEHIND).fetchone() == (0,), what="they are taken in")
 
     workers[pid].kill()
-    append(db, "a", "Paid", {"sum": 2})
+    orders.append_sync("a", "Paid", {"sum": 2}, expected_version=2)
 
     # the lease is 15 s; a death is noticed within a second, and a busy machine has many
     until_sync(lambda: db.execute(BEHIND).fetchone() == (0,), timeout=11, what="the other has gone on")
