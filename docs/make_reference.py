@@ -166,6 +166,7 @@ SAMPLES: dict[str, Any] = {
     "handed_back": 3,
     "hindered": (),
     "holder": "web-1:4711",
+    "hook": "switch",
     "ids": (7, 8),
     "job": 42,
     "jobs": 12,
@@ -505,6 +506,8 @@ def sample(cls: Any) -> facts.Fact:
         values["error"] = TimeoutError("no answer from example.com")
     if cls in (facts.ProjectionFailed, facts.ProjectionStopped, facts.EventParked):
         values["error"] = KeyError("sum")
+    if cls is facts.HookHindered:
+        values["error"] = TimeoutError("canceling statement due to lock timeout")
     if cls is facts.ProjectionHindered:
         values |= {
             "holder": "pid 4711 (idle in transaction, open for 600 s in database shop): update stock ...",

@@ -28,6 +28,7 @@ __all__ = [
     "Fact",
     "Facts",
     "HistoryKept",
+    "HookHindered",
     "JobCancelled",
     "JobClaimLost",
     "JobFailed",
@@ -50,6 +51,7 @@ __all__ = [
     "MigrationApplied",
     "PollerHindered",
     "PoolerDetected",
+    "ProjectionAbandoned",
     "ProjectionFailed",
     "ProjectionHindered",
     "ProjectionStalled",
@@ -658,6 +660,14 @@ class ProjectionStalled(Fact):
     version: int
     position: int
     seconds: float
+
+
+class ProjectionAbandoned(Fact):
+    """A handler has not ended although its process stops, or its term is over. Its session was ended, and what it wrote undone."""
+
+    projection: str
+    version: int
+    epoch: int
 
 
 class ProjectionHindered(Fact):

@@ -265,8 +265,8 @@ MUTANTS = [
     Mutant(
         "a worker that waits for a poller's thread",
         "runtime/process.py",
-        '("rota-task", "rota-poll")',
-        '"rota-task"',
+        '("rota-task", "rota-poll", "rota-project")',
+        '("rota-task", "rota-project")',
         POLLING,
     ),
     Mutant(

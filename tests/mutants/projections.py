@@ -16,6 +16,8 @@ APPENDED_SINCE = f"{REBASE}::test_what_was_appended_since_the_restore_comes_behi
 UNCLEAR = f"{REBASE}::test_where_it_cannot_be_told_what_was_appended_since_nothing_is_changed_before_someone_says_so"
 MOVED = f"{FEED}::test_a_checkpoint_that_was_moved_meanwhile_is_not_overwritten"
 
+HUNG = f"{PROJECTOR}::test_a_handler_that_does_not_end_with_its_process_is_not_waited_for_and_writes_nothing_afterwards"
+
 MUTANTS = [
     Mutant(
         "events above the horizon are read",
@@ -323,5 +325,33 @@ MUTANTS = [
         "elif not found.prepared and found.at == START and self.definition.prepare is not None:",
         "elif not found.prepared and self.definition.prepare is not None:",
         f"{REBUILD}::test_one_that_has_taken_in_events_without_a_prepare_is_given_none_unless_it_begins_anew",
+    ),
+    Mutant(
+        "a handler that hangs keeps its session",
+        "projections/projector.py",
+        "                await self._looking.run(evict(term.name, term.epoch, self._looking.schema))\n",
+        "                pass\n",
+        HUNG,
+    ),
+    Mutant(
+        "a handler that hangs in a thread is not noticed",
+        "projections/apply.py",
+        "return self._in_thread is not None and not self._in_thread.done()",
+        "return False",
+        HUNG,
+    ),
+    Mutant(
+        "events wait behind a thread that hangs",
+        "projections/projector.py",
+        "        self._applier.leave()\n        # where",
+        "        # where",
+        f"{PROJECTOR}::test_whoever_leads_again_after_a_handler_hung_in_a_thread_has_another_thread",
+    ),
+    Mutant(
+        "a process waits for a projection that hangs in a thread",
+        "runtime/process.py",
+        '"rota-poll", "rota-project")',
+        '"rota-poll")',
+        f"{PROJECTOR}::test_a_handler_that_hangs_in_a_thread_does_not_keep_its_process_beyond_the_grace",
     ),
 ]

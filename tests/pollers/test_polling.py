@@ -286,7 +286,7 @@ async def test_a_thread_that_outstays_the_grace_does_not_keep_the_worker_from_en
 
     assert await asyncio.to_thread(worker.wait, 15) == 1
     assert (
-        "1 thread(s) are still in the body of a task or the handler of a poller; leaving without them"
+        "1 thread(s) are still in the body of a task or the handler of a poller or projection; leaving without them"
         in worker.output()
     )
     assert claims(db) == {}

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 from tests.projections.logs import Db, Log, append, append_many, make_seen, positions, rows, seen, working
 
 from rota import ConfigurationError, NotPossible, WaitTimedOut
 from rota.events.event import Event
-from rota.facts import EventsProjected, ProjectionStalled, StandingBy
-from rota.testing import TestRota, fact, until
+from rota.facts import EventsProjected, ProjectionAbandoned, ProjectionStalled, StandingBy
+from rota.testing import TestRota, WorkerProcess, fact, until, until_sync
 
+# sessions of handlers
+INSIDE = """
+    select from pg_stat_activity
+    where datname = current_database() and application_name like 'rota:project@%%' and xact_start is not null
+"""
 SEE = "insert into public.seen (position) values (%s)"
 
 
@@ -247,6 +255,107 @@ async def test_another_goes_on_when_the_term_of_one_that_hangs_is_taken_away(
             await totals.wait_caught_up(timeout=20)
 
     assert seen(db) == positions(db)
+
+
+@pytest.mark.parametrize("kind", ["thread", "loop"])
+async def test_a_handler_that_does_not_end_with_its_process_is_not_waited_for_and_writes_nothing_afterwards(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("rota.projections.projector.STOP_SECONDS", 0.1)
+    append(db)
+    hung, go_on, refused = threading.Event(), threading.Event(), threading.Event()
+
+    def late(connection: Any, position: int) -> None:
+        connection.execute(SEE, [position])
+        hung.set()
+        go_on.wait(30)
+        try:
+            connection.execute(SEE, [position])
+        except psycopg.OperationalError:
+            refused.set()
+            raise
+
+    async def refuses_to_be_cancelled(connection: Any, position: int) -> None:
+        await connection.execute(SEE, [position])
+        hung.set()
+        while not go_on.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        try:
+            await connection.execute(SEE, [position])
+        except psycopg.OperationalError:
+            refused.set()
+
+    if kind == "thread":
+        rota_app.projection("totals", source=Log())(lambda event, connection: late(connection, event.position))
+    else:
+
+        @rota_app.projection("totals", source=Log())
+        async def totals(event: Event, connection: Any) -> None:
+            await refuses_to_be_cancelled(connection, event.position)
+
+    abandoned = fact(rota_app.facts, ProjectionAbandoned)
+    async with working(rota_app):
+        assert await asyncio.to_thread(hung.wait, 10)
+    await abandoned
+    left = rows(db, INSIDE)
+    go_on.set()
+
+    assert await asyncio.to_thread(refused.wait, 10)
+    assert (left, owner(db)) == ([], None)
+    assert seen(db) == []
+    assert at(db) < 0
+
+
+async def test_whoever_leads_again_after_a_handler_hung_in_a_thread_has_another_thread(
+    rota_app: TestRota, db: Db
+) -> None:
+    append(db)
+    hung, go_on = threading.Event(), threading.Event()
+
+    @rota_app.projection("totals", source=Log())
+    def totals(event: Event, connection: Any) -> None:
+        connection.execute(SEE, [event.position])
+        if not hung.is_set():
+            hung.set()
+            go_on.wait(30)
+
+    async with working(rota_app):
+        assert await asyncio.to_thread(hung.wait, 10)
+        await rota_app.leaders.resign("rota.projection/totals/1", force=True)
+        await totals.wait_caught_up(timeout=20)
+        go_on.set()
+
+    assert seen(db) == positions(db)
+
+
+STUCK = """
+import time
+from tests.projections.logs import Log
+from rota import Rota
+
+app = Rota()
+
+@app.projection("totals", source=Log())
+def totals(event, connection):
+    connection.execute("insert into public.seen (position) values (%s)", [event.position])
+    time.sleep(3600)
+"""
+
+
+def test_a_handler_that_hangs_in_a_thread_does_not_keep_its_process_beyond_the_grace(
+    rota_app: TestRota, rota_worker: Callable[..., WorkerProcess], db: Db
+) -> None:
+    append(db)
+    worker = rota_worker(STUCK, args=["--grace", "0.2"])
+    until_sync(lambda: rows(db, INSIDE), what="it is in its handler")
+
+    worker.terminate()
+
+    assert worker.wait(15) == 1
+    assert "1 thread(s) are still in the body of a task or the handler of a poller or projection" in worker.output()
+    assert "this is where its threads are" not in worker.output()  # in order, and not by the hard limit
+    assert (owner(db), seen(db)) == (None, [])
 
 
 async def test_a_new_version_begins_anew_beside_the_old(rota_app: TestRota, rota_database: str, db: Db) -> None:

@@ -378,6 +378,6 @@ def test_a_server_that_waits_for_a_body_in_a_thread_says_for_which_and_what_to_d
     server.signal()
 
     server.until(lambda: "Serve by `rota serve`" in server.output(), "it says what to do")
-    assert f"the handler of a poller: job {job.id} (stuck). Nothing can end a thread" in server.output()
+    assert f"the handler of a poller or projection: job {job.id} (stuck). Nothing can end a thread" in server.output()
     assert server.process.poll() is None
     assert job.refresh_sync().state == "queued"

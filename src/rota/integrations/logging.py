@@ -247,6 +247,11 @@ def words(fact: Fact) -> Words | None:
                 f"projection {projection} has stopped at position {position} after attempt {attempt}: {_brief(error)}. Mend it, then: "
                 f"rota projections resume {shlex.quote(projection)}"
             )
+        case facts.ProjectionAbandoned(projection, _, epoch):
+            return logging.WARNING, (
+                f"projection {projection}: its handler has not ended with its term (epoch {epoch}); its session was ended, and what "
+                "it wrote is undone"
+            )
         case facts.HookHindered(projection, version, hook, attempt, error, retry_in):
             return logging.WARNING, (
                 f"projection {projection}: {hook}=... of version {version} cannot have a lock that it needs, in attempt {attempt}: "

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import psycopg
 
@@ -28,7 +28,13 @@ from rota.projections.feed import Pair
 from rota.projections.parked import Unfit, park_events, take_parked
 from rota.service.points import reach
 
-__all__ = ["Applier", "Batch", "is_passing"]
+__all__ = ["STOP_SECONDS", "Applier", "Batch", "is_passing"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: What a handler has to end its event, and a hook to end, when its process stops.
+STOP_SECONDS = 5.0
 
 # What PostgreSQL refuses for what others do at the same time: the same again may well succeed.
 _PASSING = psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected
@@ -64,6 +70,12 @@ class Applier:
         self._definition = definition
         self._database = database
         self._threads: ThreadPoolExecutor | None = None
+        self._in_thread: Future[Any] | None = None
+
+    @property
+    def is_in_a_thread(self) -> bool:
+        """Whether a handler or a hook is busy in a thread, though nobody may wait for it any more."""
+        return self._in_thread is not None and not self._in_thread.done()
 
     async def apply(self, term: Term, owned: Owned, batch: Batch) -> Pair:
         """Take in the batch, or as much of it as there is before `stopping`, and return where the checkpoint is."""
@@ -72,10 +84,7 @@ class Applier:
             async with FencedTransaction(self._database, term, None) as connection:
                 place = await self._take_in(connection, owned, batch)
         else:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(1, thread_name_prefix="rota-project")
-            loop = asyncio.get_running_loop()
-            place = await loop.run_in_executor(self._threads, self._apply_in_thread, term, owned, batch)
+            place = await asyncio.wrap_future(self._begun(self._apply_in_thread, term, owned, batch))
         reach("project.committed")
         return place
 
@@ -84,7 +93,18 @@ class Applier:
         if self._definition.is_async:
             async with FencedTransaction(self._database, term, None) as connection:
                 return await self._change(connection, hook, may, note)
-        return await asyncio.to_thread(self._change_in_thread, term, hook, may, note)
+        changing = asyncio.wrap_future(self._begun(self._change_in_thread, term, hook, may, note))
+        try:
+            return await asyncio.shield(changing)
+        except asyncio.CancelledError:
+            await asyncio.wait([changing], timeout=STOP_SECONDS)
+            raise
+
+    def _begun(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> Future[T]:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1, thread_name_prefix="rota-project")
+        self._in_thread = begun = self._threads.submit(work, *args, **named)
+        return begun
 
     def _change_in_thread(self, term: Term, hook: Callable[..., Any], may: Query[bool], note: Query[Any]) -> bool:
         with FencedTransaction(self._database, term, None) as connection:
@@ -100,8 +120,9 @@ class Applier:
         await on.run(note, schema)
         return True
 
-    def close(self) -> None:
-        """Take no more. A thread that is in a handler goes on by itself; what it writes is refused."""
+    def leave(self) -> None:
+        """Take no more. A thread that is in a handler goes on by itself, and is not waited for; what it writes is refused."""
+        self._in_thread = None
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None

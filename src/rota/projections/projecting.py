@@ -27,6 +27,7 @@ _LOOKING: dict[str, str | None] = {
     "max_parallel_workers_per_gather": "0",
 }
 _MOST = 3  # looks are short
+_KEPT = 8  # a handler that hangs in a thread keeps its connection, though its session has ended; the next needs another
 
 
 class Projecting:
@@ -43,7 +44,7 @@ class Projecting:
         self.definitions = definitions
         self._loop = asyncio.get_running_loop()
         self._looking = database.apart("feed", size=min(max(1, len(definitions)), _MOST), settings=_LOOKING)
-        self._applying = database.apart("project", size=max(1, len(definitions)))
+        self._applying = database.apart("project", size=max(1, len(definitions)) + _KEPT)
         self._projectors = [
             Projector(each, looking=self._looking, applying=self._applying, facts=facts, hears=hears)
             for each in definitions
@@ -77,7 +78,7 @@ class Projecting:
             yield
         finally:
             for projector in self._projectors:
-                projector.close()
+                await projector.close()
             await self._applying.close()
             await self._looking.close()
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import psycopg
 
 from rota.clock import boottime
-from rota.errors import DatabaseUnavailable, LeadershipLost
+from rota.errors import DatabaseUnavailable, LeadershipLost, RotaError
 from rota.facts import (
     DatabaseBack,
     DatabaseLost,
@@ -24,6 +24,7 @@ from rota.facts import (
     EventsProjected,
     Facts,
     HookHindered,
+    ProjectionAbandoned,
     ProjectionFailed,
     ProjectionHindered,
     ProjectionStalled,
@@ -31,9 +32,10 @@ from rota.facts import (
 )
 from rota.failure import describe
 from rota.leases.term import Term
+from rota.leases.terms import evict
 from rota.postgres.pool import Database
 from rota.postgres.query import Query
-from rota.projections.apply import Applier, Batch, is_passing
+from rota.projections.apply import STOP_SECONDS, Applier, Batch, is_passing
 from rota.projections.checkpoint import (
     CheckpointMoved,
     Owned,
@@ -64,8 +66,8 @@ _AWAY_SECONDS = 0.5
 _PASS_SECONDS = 0.5
 # After so long in one batch a handler counts as stalled, and is told of; and after twice as long again.
 _STALLED_SECONDS = 30.0
-# What a handler has to end its event when its process stops.
-_STOP_SECONDS = 5.0
+# What ending the session of a handler that hangs may take: its process is about to end, and the session with it.
+_EVICT_SECONDS = 2.0
 # How often what others' locks were in the way of is repeated before it counts as a failure.
 _MOST_PASSING = 10
 _REPLAYS = 100
@@ -98,6 +100,8 @@ class Projector:
         self._sizes: deque[int] = deque()
         self._passing = 0
         self._hindrances = 0
+        self._term: Term | None = None
+        self._attended_task: asyncio.Task[Pair] | None = None
         self._passed_at = 0.0
         self._again = _POLL_SECONDS
         self.standing = Standing()
@@ -109,10 +113,12 @@ class Projector:
 
     async def lead(self, term: Term) -> NoReturn:
         """Take in events for as long as the term lasts."""
+        self._term = term
         try:
             await self._lead(term)
         finally:
             self.standing.found(None)
+            await self._abandon()
 
     async def _lead(self, term: Term) -> NoReturn:
         owned = Owned(self.definition.name, self.definition.version, term.epoch)
@@ -134,8 +140,27 @@ class Projector:
                 self._is_away(error)
                 await asyncio.sleep(_AWAY_SECONDS * random.uniform(0.5, 1.0))
 
-    def close(self) -> None:
-        self._applier.close()
+    async def close(self) -> None:
+        """Wait for nobody. What is still in the handler, or in a hook, changes nothing any more."""
+        await self._abandon()
+        self._applier.leave()
+
+    async def _abandon(self) -> None:
+        """End the session of a handler that has not ended in time, so that the next owner need not wait for it.
+
+        The transaction is rolled back by that, and whatever the handler writes later is refused. It may be in a thread, which
+        cannot be stopped: it goes on by itself, and the next event is taken in by another.
+        """
+        refuses = self._attended_task is not None and not self._attended_task.done()
+        if self._term is None or not (refuses or self._applier.is_in_a_thread):
+            return
+        term, self._attended_task = self._term, None
+        self._applier.leave()
+        # where it cannot be reached, neither can the handler commit: the term that its transaction is bound to is over
+        with contextlib.suppress(TimeoutError, RotaError):
+            async with asyncio.timeout(_EVICT_SECONDS):
+                await self._looking.run(evict(term.name, term.epoch, self._looking.schema))
+        self._facts.emit(ProjectionAbandoned(self.definition.name, self.definition.version, term.epoch))
 
     async def _taken(self, owned: Owned, term: Term) -> bool:
         try:
@@ -279,7 +304,7 @@ class Projector:
         """Take in the batch. Cancelled, the event that is in hand comes to its end, and what was done is committed."""
         began, tell_after = boottime(), _STALLED_SECONDS
         self.standing.busy_since = began
-        task = asyncio.ensure_future(self._applier.apply(term, owned, batch))
+        self._attended_task = task = asyncio.ensure_future(self._applier.apply(term, owned, batch))
         try:
             while not (await asyncio.wait([task], timeout=tell_after - (boottime() - began)))[0]:
                 position = batch.events[batch.index or 0].position if batch.events else batch.at.position
@@ -289,10 +314,10 @@ class Projector:
         except asyncio.CancelledError:
             batch.stopping = True
             if term.valid:
-                await asyncio.wait([task], timeout=_STOP_SECONDS)
+                await asyncio.wait([task], timeout=STOP_SECONDS)
             task.cancel()
             # whatever becomes of it: it is committed, or it is not
-            await asyncio.wait([task], timeout=_STOP_SECONDS)
+            await asyncio.wait([task], timeout=STOP_SECONDS)
             if task.done() and not task.cancelled():
                 task.exception()
             raise

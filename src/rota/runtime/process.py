@@ -48,7 +48,7 @@ _POOL_SECONDS = 2.0
 # How long an idle thread has to end, once its pool is closed.
 _THREAD_SECONDS = 0.05
 # Whose bodies nobody waits for: they have lost their claims.
-_OURS = ("rota-task", "rota-poll")
+_OURS = ("rota-task", "rota-poll", "rota-project")
 
 
 def run_worker(
@@ -198,7 +198,11 @@ def bodies_in_threads(known: Collection[threading.Thread] = ()) -> list[str]:
     # also daemons, which they are when made in a daemon: their pool waits for them at exit
     ours = [thread for thread in threading.enumerate() if thread.name.startswith(_OURS) and thread not in known]
     busy = [thread for thread in ours if _in_a_body(thread)]
-    return [f"{len(busy)} thread(s) are still in the body of a task or the handler of a poller"] if busy else []
+    return (
+        [f"{len(busy)} thread(s) are still in the body of a task or the handler of a poller or projection"]
+        if busy
+        else []
+    )
 
 
 def _in_a_body(thread: threading.Thread) -> bool:
