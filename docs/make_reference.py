@@ -31,6 +31,7 @@ from rota.jobs.batches import Batches
 from rota.jobs.dead import Dead
 from rota.jobs.definition import BoundTask
 from rota.jobs.facets import Facets
+from rota.jobs.groups import Groups, LetterGroup
 from rota.jobs.middleware import Middleware
 from rota.jobs.queue import Jobs
 from rota.jobs.queues import Queues
@@ -116,6 +117,8 @@ OBJECTS: dict[str, tuple[str, Any]] = {
     "found": ("What `app.jobs.search()` returns", JobsFound),
     "facets": ("What `app.jobs.count()` returns", Facets),
     "dead": ("`app.dead`: dead letters", Dead),
+    "groups": ("What `app.dead.groups()` returns", Groups),
+    "group": ("A group of dead letters", LetterGroup),
     "schedules": ("`app.schedules`: schedules at run time", Schedules),
     "options": ("The options of a schedule", ScheduleOptions),
     "declared": ("`app.cron` and `app.every`: schedules in code", Declarations),

@@ -10,9 +10,19 @@ COMMANDS = "tests/cli/test_jobs_commands.py"
 INSPECT = "tests/jobs/test_inspect.py"
 REDACT = "tests/jobs/test_redact.py"
 
+GROUPS = "tests/jobs/test_groups.py"
 SEARCH = "tests/jobs/test_search.py"
 
 MUTANTS = [
+    Mutant("canaries beyond their number", "jobs/groups.py", "ids[: canary - so_far.resolved]", "ids", GROUPS),
+    Mutant(
+        "letters of other groups",
+        "jobs/groups.py",
+        "if letter.fingerprint.id == group]",
+        "]",
+        GROUPS,
+    ),
+    Mutant("a place of libraries", "jobs/fingerprint.py", "if not _NOT_OWN.search(frame[0])", "", GROUPS),
     Mutant(
         "a secret that is found by asking for it",
         "jobs/wanted.py",

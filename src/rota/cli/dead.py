@@ -20,6 +20,7 @@ from rota.cli.output import (
     short_time,
 )
 from rota.cli.target import app_option, database_options, open_app, reading_app_option
+from rota.jobs.groups import MOST
 from rota.jobs.letters import REASONS, Letter, LetterFilters
 
 __all__ = ["dead"]
@@ -78,6 +79,45 @@ def list_(
     else:
         _print_letters(found)
         say_more(found, limit)
+
+
+@dead.command()
+@click.option("--queue", help="Of letters from this queue.")
+@click.option("--task", help="Of letters of the task of this name.")
+@click.option(
+    "--most", type=click.IntRange(1, 100_000), default=MOST, show_default=True, help="Look at so many letters."
+)
+@json_option
+@database_options
+def groups(queue: str | None, task: str | None, most: int, as_json: bool, dsn: str | None, schema: str | None) -> None:
+    """Open letters by what they died of, the largest group first.
+
+    Try a few of a group with `rota dead retry --group ID --canary 10`, see here how they fare, then retry the rest.
+    """
+    with open_app(dsn, schema) as app:
+        told = app.dead.groups_sync(queue=queue, task=task, most=most)
+    if as_json:
+        print_json(told)
+        return
+    print_table(
+        ["group", "letters", "first", "last", "tasks", "error", "in", "retried"],
+        [
+            [
+                group.id,
+                group.letters,
+                short_time(group.first_at),
+                short_time(group.last_at),
+                ", ".join(group.tasks),
+                f"{group.error_type}: {group.message}"[:80].rstrip(": "),
+                group.frame,
+                ", ".join(f"{jobs} {state}" for state, jobs in group.retried.items()),
+            ]
+            for group in told.groups
+        ],
+        empty="no letters are open",
+    )
+    if not told.exact:
+        say(f"only the newest {told.letters} letters were looked at: --most")
 
 
 def _print_letters(letters: Iterable[Letter]) -> None:
@@ -150,6 +190,8 @@ def show(id: int, as_json: bool, app_path: str | None, dsn: str | None, schema: 
 @click.argument("ids", type=int, nargs=-1, metavar="[ID...]")
 @click.option("--args", callback=json_object, help="Arguments to replace, of one letter; the others stay.")
 @app_option("Check the arguments against this app's task, with its codec.")
+@click.option("--group", metavar="ID", help="All open letters of this group, as `rota dead groups` has it.")
+@click.option("--canary", type=click.IntRange(1), metavar="N", help="Of so many letters of the group only.")
 @click.option("--all", "everything", is_flag=True, help="All open letters that fit the filters, if there are any.")
 @filter_options
 @change_options
@@ -158,6 +200,8 @@ def retry(
     ids: tuple[int, ...],
     args: dict[str, Any] | None,
     app_path: str | None,
+    group: str | None,
+    canary: int | None,
     everything: bool,
     queue: str | None,
     task: str | None,
@@ -171,9 +215,21 @@ def retry(
 ) -> None:
     """Make new jobs of dead letters.
 
-    Of those named, or of all that fit the filters. Of letters that are named, the ids of the new jobs are printed.
+    Of those named, of a group, or of all that fit the filters. Of letters that are named or in a group, the ids of the new jobs are
+    printed.
     """
     filters: LetterFilters = {"queue": queue, "task": task, "tag": tag, "reason": reason, "error": error}
+    if canary is not None and group is None:
+        raise click.UsageError("--canary is for a --group: a few of its letters, before the rest.")
+    if group is not None:
+        _check_group(ids, everything, filters, args)
+        with open_app(dsn, schema, app_path) as app:
+            jobs = app.dead.retry_group_sync(group, canary=canary, by=by, dry_run=dry_run)
+        if not dry_run:
+            for job in jobs:
+                click.echo(job)
+        say(f"{'would retry' if dry_run else 'retried'} {len(jobs)} letter(s) of group {group}")
+        return
     _check_choice(ids, everything, filters)
     if args is not None and len(ids) != 1:
         raise click.UsageError("--args is for one letter: name it.")
@@ -202,6 +258,7 @@ def retry(
 @dead.command()
 @click.argument("ids", type=int, nargs=-1, metavar="[ID...]")
 @click.option("--note", default="", help="Why nothing more is to be done.")
+@click.option("--group", metavar="ID", help="All open letters of this group, as `rota dead groups` has it.")
 @click.option("--all", "everything", is_flag=True, help="All open letters that fit the filters, if there are any.")
 @filter_options
 @change_options
@@ -209,6 +266,7 @@ def retry(
 def acknowledge(
     ids: tuple[int, ...],
     note: str,
+    group: str | None,
     everything: bool,
     queue: str | None,
     task: str | None,
@@ -222,9 +280,15 @@ def acknowledge(
 ) -> None:
     """Put dead letters away without another try.
 
-    Those named, or all that fit the filters.
+    Those named, those of a group, or all that fit the filters.
     """
     filters: LetterFilters = {"queue": queue, "task": task, "tag": tag, "reason": reason, "error": error}
+    if group is not None:
+        _check_group(ids, everything, filters)
+        with open_app(dsn, schema) as app:
+            count = app.dead.acknowledge_group_sync(group, note, by=by, dry_run=dry_run)
+        say(f"{'would acknowledge' if dry_run else 'acknowledged'} {count} letter(s) of group {group}")
+        return
     _check_choice(ids, everything, filters)
     with open_app(dsn, schema) as app:
         if not ids:
@@ -238,6 +302,11 @@ def acknowledge(
             say(f"would acknowledge {said}" if dry_run else f"{said} is acknowledged")
 
         for_each(ids, change)
+
+
+def _check_group(ids: tuple[int, ...], everything: bool, filters: LetterFilters, args: Any = None) -> None:
+    if ids or everything or args is not None or any(value is not None for value in filters.values()):
+        raise click.UsageError("--group names the letters: neither ids, filters, --all nor --args go with it.")
 
 
 def _check_choice(ids: tuple[int, ...], everything: bool, filters: LetterFilters) -> None:

@@ -86,9 +86,9 @@ def search(
     schema: str | None,
     **filters: Any,
 ) -> None:
-    """Find jobs by what they are: live, settled and dead ones, the newest first.
+    """Find jobs by what they are.
 
-    No more than --reach jobs of each kind are looked at. How far back that was is told, and how to go on.
+    Live, settled and dead ones, the newest first. No more than --reach jobs of each kind are looked at. How far back that was is told, and how to go on.
     """
     with open_app(dsn, schema, app_path) as app:
         found = app.jobs.search_sync(limit=limit, after=after, reach=reach, **filters)

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Page
 from typing import Any, Unpack
 
+from rota.clock import Duration
 from rota.conversion.plain import ANYTHING, Mismatch, Room, TooLarge, brief, dumps, read_json
 from rota.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
 from rota.jobs.arguments import LIMIT, path
 from rota.jobs.codec import Codec, decoded, encoded
 from rota.jobs.definition import Task
+from rota.jobs.groups import MOST, Groups, GroupStep, acknowledge_group, check_canary, group_letters, retry_group
 from rota.jobs.inspect import get_job
 from rota.jobs.job import Job, JobId, Owner
 from rota.jobs.letters import (
@@ -26,6 +28,7 @@ from rota.jobs.letters import (
 )
 from rota.jobs.resolve import Batch, acknowledge_batch, acknowledge_letter, retry_batch, retry_letter
 from rota.postgres.audit import actor
+from rota.postgres.look import look
 from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps
@@ -152,6 +155,77 @@ class Dead:
         while not batch.finished:
             batch = self._database.run_steps_sync(acknowledge_batch(chosen, batch, who, note))
         return batch.resolved
+
+    async def groups(
+        self,
+        *,
+        queue: str | None = None,
+        task: Task[..., Any] | str | None = None,
+        most: int = MOST,
+        deadline: Duration | None = None,
+    ) -> Groups:
+        """Open letters by what they died of: type, message without what differs each time, and the place in your code.
+
+        The newest `most` letters are looked at. How those fare that were retried in the last week is told with each group.
+        """
+        return await self._database.run_steps(self._grouping(queue, task, most, deadline))
+
+    def groups_sync(
+        self,
+        *,
+        queue: str | None = None,
+        task: Task[..., Any] | str | None = None,
+        most: int = MOST,
+        deadline: Duration | None = None,
+    ) -> Groups:
+        return self._database.run_steps_sync(self._grouping(queue, task, most, deadline))
+
+    async def retry_group(
+        self, group: str, *, canary: int | None = None, by: str | None = None, dry_run: bool = False
+    ) -> Page[JobId]:
+        """Make new jobs of the open letters of a group, the newest first, and return their ids.
+
+        With `canary`, of so many of them only: how those fare is told by `groups`, and the rest may follow. A letter whose unique key
+        a live job has stays open. A thousand letters are looked at per transaction. Raises NotPossible if no open letter is in the
+        group. With `dry_run` nothing is changed; the ids are then of no job.
+        """
+        step, channel, who = GroupStep(), wake_channel(self._database.schema), actor(by)
+        check_canary(canary)
+        while not step.finished:
+            step = await self._database.run_steps(retry_group(group, step, channel, who, canary), dry_run=dry_run)
+        return step.jobs
+
+    def retry_group_sync(
+        self, group: str, *, canary: int | None = None, by: str | None = None, dry_run: bool = False
+    ) -> Page[JobId]:
+        step, channel, who = GroupStep(), wake_channel(self._database.schema), actor(by)
+        check_canary(canary)
+        while not step.finished:
+            step = self._database.run_steps_sync(retry_group(group, step, channel, who, canary), dry_run=dry_run)
+        return step.jobs
+
+    async def acknowledge_group(
+        self, group: str, note: str = "", *, by: str | None = None, dry_run: bool = False
+    ) -> int:
+        """Resolve all open letters of a group without another try, and return how many. Raises NotPossible if there is none."""
+        step, who = GroupStep(), actor(by)
+        while not step.finished:
+            step = await self._database.run_steps(acknowledge_group(group, step, who, note), dry_run=dry_run)
+        return step.resolved
+
+    def acknowledge_group_sync(
+        self, group: str, note: str = "", *, by: str | None = None, dry_run: bool = False
+    ) -> int:
+        step, who = GroupStep(), actor(by)
+        while not step.finished:
+            step = self._database.run_steps_sync(acknowledge_group(group, step, who, note), dry_run=dry_run)
+        return step.resolved
+
+    def _grouping(self, queue: Any, task: Any, most: int, deadline: Duration | None) -> Steps[Groups]:
+        if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= 100_000:
+            raise ConfigurationError(f"most cannot be {most!r}: it is how many letters are looked at, 1 to 100000.")
+        filters = read_filters({"queue": queue, "task": task})
+        return look(group_letters(filters, most=most), deadline)
 
     def _retrying(self, id: JobId, args: Mapping[str, Any] | None, by: str | None) -> Steps[Job[Any]]:
         if args is not None and not isinstance(args, Mapping):

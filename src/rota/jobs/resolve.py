@@ -7,9 +7,10 @@ before the letters, and each kind in its own order, so that nobody waits in a ci
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC
+from typing import Any
 from uuid import UUID
 
 from rota.errors import NotPossible
@@ -22,9 +23,11 @@ from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
 __all__ = [
     "Batch",
     "acknowledge_batch",
+    "acknowledge_chosen",
     "acknowledge_letter",
     "find_holder",
     "retry_batch",
+    "retry_chosen",
     "retry_letter",
 ]
 
@@ -247,3 +250,22 @@ def _recorded(
         chosen = {name: value for name, value in asdict(filters).items() if value is not None}
         yield record(actor, action, {"letters": resolved, "filters": chosen})
     return Batch(so_far.resolved + resolved, ids[-1] if ids else so_far.after, finished=len(ids) < _BATCH)
+
+
+def retry_chosen(ids: Sequence[JobId], channel: str, actor: str, details: Mapping[str, Any]) -> Steps[Sequence[JobId]]:
+    """Make new jobs of those of these letters that are open and whose unique key is free; returns the jobs."""
+    yield _lock_keys(ids)
+    retried: list[JobId] = yield _retry_letters(ids, channel, actor)
+    if retried:
+        yield record(actor, "retry", {"letters": len(retried), **details})
+    return retried
+
+
+def acknowledge_chosen(
+    ids: Sequence[JobId], actor: str, note: str, details: Mapping[str, Any]
+) -> Steps[Sequence[JobId]]:
+    """Resolve the open ones of these letters without another try; returns as many of them."""
+    resolved: int = yield _acknowledge_letters(ids, actor, note)
+    if resolved:
+        yield record(actor, "acknowledge", {"letters": resolved, **details})
+    return ids[:resolved]
