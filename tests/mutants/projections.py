@@ -40,9 +40,11 @@ MUTANTS = [
     Mutant(
         "pages of events are cut by position",
         "projections/feed.py",
-        """        order by event.{order_xid}, event.{position}
+        """ > ((select at.order_xid from at), (select at.position from at))
+        order by event.{order_xid}, event.{position}
         limit""",
-        """        order by event.{position}
+        """ > ((select at.order_xid from at), (select at.position from at))
+        order by event.{position}
         limit""",
         f"{FEED}::test_pages_are_cut_in_the_order_of_the_pair",
     ),
@@ -353,5 +355,16 @@ MUTANTS = [
         '"rota-poll", "rota-project")',
         '"rota-poll")',
         f"{PROJECTOR}::test_a_handler_that_hangs_in_a_thread_does_not_keep_its_process_beyond_the_grace",
+    ),
+    Mutant(
+        "history that is walked as a whole for each page",
+        "projections/feed.py",
+        """is believed to be history
+        order by event.{order_xid}, event.{position}
+""",
+        """is believed to be history
+        order by event.{position}
+""",
+        "tests/projections/test_feed_plans.py",
     ),
 ]

@@ -167,7 +167,8 @@ _HISTORY = """
         where event.{order_xid} is null
           and (select at.order_xid from at) = '0'
           and event.{position} > (select at.position from at)
-        order by event.{position}
+        -- all are null: but so it is the order of the index on the pair, whatever share of the rows is believed to be history
+        order by event.{order_xid}, event.{position}
         limit %(window)s"""
 # One window over both: live ones are not walked while history is left.
 _BOTH = """
@@ -240,7 +241,7 @@ _LAST = """
             select 0, event.{position}
             from {table} as event
             where {log}event.{order_xid} is null
-            order by event.{position} desc
+            order by event.{order_xid} desc, event.{position} desc
             limit 1
         )
     ) as rota_last
