@@ -183,7 +183,7 @@ async def test_a_question_that_meets_the_end_of_the_session_is_told_that_the_dat
 async def test_a_session_that_ends_as_it_begins_to_listen_is_a_database_that_is_away(
     rota_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cut(self: Hearing, connection: psycopg.Connection[Any], name: str) -> None:
+    def cut(self: Hearing, connection: psycopg.Connection[Any]) -> None:
         connection.pgconn.finish()
         connection.execute("select 1")
 

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 SETTLE = "tests/jobs/test_settle.py"
 MEMBERS = "tests/leases/test_members.py"
+EASE = "tests/leases/test_ease.py"
 SCHEMA = "tests/postgres/test_schema.py"
 
 MUTANTS = [
@@ -181,5 +182,47 @@ MUTANTS = [
         "case when pg_catalog.pg_backend_pid() = %(pid)s ",
         "case when %(pid)s::int is not null ",
         "tests/leases/test_pooler.py",
+    ),
+    Mutant(
+        "a job that was named held at ease",
+        "jobs/source.py",
+        "                control.take_hold()\n                return jobs\n",
+        "                return jobs\n",
+        EASE,
+    ),
+    Mutant(
+        "a job held at ease",
+        "jobs/source.py",
+        "        if jobs:\n            control.take_hold()\n",
+        "        if jobs:\n",
+        EASE,
+    ),
+    Mutant(
+        "a rest that nothing ends",
+        "leases/control.py",
+        "        if self._ease.end():\n            self._bell.ring()\n",
+        "        self._ease.end()\n",
+        EASE,
+    ),
+    Mutant(
+        "a worker at ease whatever it holds",
+        "jobs/worker.py",
+        "at_ease=lambda: self._consumer.idle and self._source.waits,",
+        "at_ease=lambda: True,",
+        EASE,
+    ),
+    Mutant(
+        "a lease too short for such a rest",
+        "leases/ease.py",
+        "min(_LONGEST_SECONDS, lease / _BEATS_PER_LEASE)",
+        "_LONGEST_SECONDS",
+        EASE,
+    ),
+    Mutant(
+        "one who hears others speaks all the same",
+        "postgres/notify.py",
+        "        self._last_at = boottime()\n        self._waits = False\n        began",
+        "        self._waits = False\n        began",
+        "tests/postgres/test_notify.py",
     ),
 ]

@@ -30,22 +30,36 @@ def test_a_listener_is_believed_when_its_own_probe_comes_back(clock: list[float]
     probe = Probe(every=10, patience=2)
     assert not probe.hears
 
-    message = probe.due()
-    assert message is not None
-    assert not probe.heard("someone else's")
-    assert probe.heard(message)
+    assert probe.due()
+    assert probe.heard()
 
     assert probe.hears
-    assert probe.due() is None
+    assert not probe.due()
     clock[0] += 10
-    assert probe.due() is not None
+    assert probe.due()
+
+
+def test_who_hears_another_need_not_speak(clock: list[float]) -> None:
+    probe = Probe(every=10, patience=2)
+    assert probe.due()
+    assert probe.heard()
+
+    clock[0] += 9
+    assert not probe.heard()
+
+    clock[0] += 9
+    assert not probe.due()
+    assert not probe.check()
+    clock[0] += 1
+    assert probe.due()
 
 
 def test_a_probe_that_does_not_come_back_makes_a_listener_deaf_until_one_does(clock: list[float]) -> None:
     probe = Probe(every=10, patience=2)
-    assert probe.heard(probe.due() or "")
+    assert probe.due()
+    assert probe.heard()
     clock[0] += 10
-    lost = probe.due()
+    assert probe.due()
     clock[0] += 1.9
     assert not probe.check()
 
@@ -55,20 +69,20 @@ def test_a_probe_that_does_not_come_back_makes_a_listener_deaf_until_one_does(cl
     assert not probe.check()
 
     clock[0] += 2
-    again = probe.due()
-    assert not probe.heard(lost or "")
-    assert probe.heard(again or "")
+    assert probe.due()
+    assert probe.heard()
     assert probe.hears
 
 
 def test_a_new_connection_has_proved_nothing(clock: list[float]) -> None:
     probe = Probe()
-    probe.heard(probe.due() or "")
+    probe.due()
+    probe.heard()
 
     probe.reset()
 
     assert not probe.hears
-    assert probe.due() is not None
+    assert probe.due()
 
 
 def test_wake_ups_are_coalesced_per_queue(clock: list[float]) -> None:

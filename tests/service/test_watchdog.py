@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import selectors
+import socket
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from rota.facts import Facts, LoopBlocked, LoopFree
 from rota.service import watchdog as watchdog_module
+from rota.service.loop import off_the_loop
 from rota.service.watchdog import Watchdog, watchdogs, watched
-from rota.testing import fact, until
+from rota.testing import fact, until, until_sync
 
 
 def culprit(free: threading.Event) -> None:
@@ -153,6 +159,75 @@ def test_a_loop_that_nobody_runs_is_not_blocked() -> None:
         assert dog.blocked_for == 0.0
     assert told == []
     loop.close()
+
+
+@contextlib.contextmanager
+def loop_elsewhere() -> Iterator[tuple[asyncio.AbstractEventLoop, Watchdog]]:
+    """A loop in a thread of its own, and its watchdog, which has seen it turn."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    dog = Watchdog(loop, Facts())
+    try:
+        dog._look(100.0, stood_still=0.0)
+        until_sync(lambda: dog._ran_at is not None)
+        dog._look(100.5, stood_still=0.0)
+        until_sync(lambda: dog._ran_at is not None)
+        dog._turned(0.0, 100.5)
+        yield loop, dog
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_a_loop_that_waits_is_mostly_left_in_peace() -> None:
+    with loop_elsewhere() as (_, dog):
+        until_sync(lambda: dog._waits)
+        asked = []
+        for look in range(16):
+            dog._look(101.0 + look, stood_still=0.0)
+            asked.append(dog._posted_at is not None)
+            if asked[-1]:
+                until_sync(lambda: dog._ran_at is not None and dog._waits)
+                dog._turned(0.0, 101.0 + look)
+
+    assert asked == [False] * 7 + [True] + [False] * 7 + [True]
+
+
+def wait_on_a_selector(free: socket.socket) -> None:
+    with selectors.DefaultSelector() as selector:
+        selector.register(free, selectors.EVENT_READ)
+        selector.select(20)
+
+
+def wait_on_another_loop(free: socket.socket) -> None:
+    async def wait() -> None:
+        free.setblocking(False)
+        await asyncio.get_running_loop().sock_recv(free, 1)
+
+    with off_the_loop():
+        asyncio.run(wait())
+
+
+@pytest.mark.parametrize("culprit", [wait_on_a_selector, wait_on_another_loop])
+def test_who_waits_within_a_body_blocks_the_loop(culprit: Callable[[socket.socket], None]) -> None:
+    freeing, free = socket.socketpair()
+
+    async def body() -> None:
+        began.set()
+        culprit(free)
+
+    with loop_elsewhere() as (loop, dog), freeing, free:
+        began = threading.Event()
+        running = asyncio.run_coroutine_threadsafe(body(), loop)
+        began.wait(20)
+        until_sync(lambda: "select" in {frame.f_code.co_name for frame in sys._current_frames().values()})
+        waits = dog._waits
+        freeing.send(b"!")
+        running.result(20)
+
+    assert not waits
 
 
 async def test_it_wakes_up_a_few_times_a_second_only() -> None:

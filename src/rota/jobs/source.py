@@ -98,8 +98,8 @@ class JobSource:
         self._seen_locked: set[JobId] = set()
         self._woken = asyncio.Event()
         self._look_anew = False
-        # while we wait there is nothing else, and room: who tells us of a job tells of the first one to take
-        self._waits = False
+        #: while we wait there is nothing else, and room: who tells us of a job tells of the first one to take
+        self.waits = False
         self._named: list[JobId] = []
         self._named_until = math.inf
         self._pause = 0.0
@@ -112,7 +112,7 @@ class JobSource:
     def wake(self, job: JobId | None = None) -> None:
         """There is something to claim: this job, if it is named."""
         self._look_anew = True
-        if job is not None and self._waits and len(self._named) <= _NAMED_LIMIT:
+        if job is not None and self.waits and len(self._named) <= _NAMED_LIMIT:
             self._named.append(job)
         self._woken.set()
 
@@ -143,7 +143,7 @@ class JobSource:
         if self._look_anew:
             self._look_anew = False
             self._claimer.look()
-        named, self._named, self._waits = self._named, [], False
+        named, self._named, self.waits = self._named, [], False
         member = control.member
 
         def still_valid() -> bool:
@@ -154,6 +154,7 @@ class JobSource:
             if jobs := await self._claimer.claim_named(named, limit, member, still_valid=still_valid):
                 # whether there is more is asked a moment later: a lone job does not wait for that
                 self._pause, self._moved_at = 0.0, boottime()
+                control.take_hold()
                 return jobs
         self._named_until = math.inf
         self._looks_begun += 1
@@ -162,6 +163,7 @@ class JobSource:
         if jobs or not self._claimer.held_up:
             self._moved_at = boottime()
         if jobs:
+            control.take_hold()
             self._pause = 0.0
             # one at most, and first unless it was in a line
             if suspect := next((job for job in jobs if job.losses), None):
@@ -187,7 +189,7 @@ class JobSource:
             soonest = 0.05
             longest = min(longest, max(_HELD_UP_SECONDS, (boottime() - self._moved_at) * _HELD_UP_SHARE))
         self._pause = min(longest, self._pause * 4 or soonest)
-        self._waits = True
+        self.waits = True
         try:
             async with asyncio.timeout(min(self._pause, self._claimer.next_look_in)):
                 await self._woken.wait()

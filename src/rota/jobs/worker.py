@@ -111,6 +111,7 @@ class Worker:
             on_schedule=self._on_schedule,
             on_ended=self._on_ended,
             on_identity_lost=self._on_identity_lost,
+            at_ease=lambda: self._consumer.idle and self._source.waits,
         )
         claiming = Session(database.connector("claim", settings=_PLANNING), database.schema)
         self._settling = Session(

@@ -2,7 +2,7 @@
 
 It has a thread and a connection of its own, so that neither a blocked event loop nor a busy pool makes a live process
 look dead. Twice a second it renews the lease and looks at the peers; in between it sleeps on its socket, so that a
-wake-up or the end of the session is noticed at once.
+wake-up or the end of the session is noticed at once. Among many, one that holds nothing does so less often (see `ease`).
 
 What the rest of the process may rely on:
 
@@ -16,6 +16,7 @@ What the rest of the process may rely on:
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import socket
@@ -43,6 +44,7 @@ from rota.facts import (
 )
 from rota.leases.bell import Bell
 from rota.leases.door import Door
+from rota.leases.ease import Ease
 from rota.leases.hearing import Hearing
 from rota.leases.members import (
     EndedMember,
@@ -88,7 +90,10 @@ _LEAVE_SECONDS = 2.0
 
 @dataclass(slots=True, eq=False)
 class Reactions:
-    """What the process does with the news. Called in the control thread: hand over, do not work."""
+    """What the process does with the news. Called in the control thread: hand over, do not work.
+
+    `at_ease` tells whether this part of it holds nothing now; it then says so to `Control.take_hold` as soon as that changes.
+    """
 
     on_wake: Callable[[str], None] = lambda queue: None
     on_cancel: Callable[[], None] = lambda: None
@@ -100,6 +105,7 @@ class Reactions:
     on_doubt: Callable[[], None] = lambda: None
     on_vacant: Callable[[Collection[str]], None] = lambda names: None
     on_leading: Callable[[Control, Mapping[str, int], Collection[str]], None] = lambda control, epochs, asked: None
+    at_ease: Callable[[], bool] = lambda: False
 
 
 @dataclass(slots=True)
@@ -138,6 +144,7 @@ class Control:
         self._bell = Bell()
         self._session = ControlSession(connector, schema, self._bell)
         self._trust = Trust(self.settings)
+        self._ease = Ease(self.settings)
         self._unsteady_until = 0.0
         self._stepped_at = 0.0
         self._came_round_at = boottime()
@@ -217,6 +224,11 @@ class Control:
             )
         return answer
 
+    def take_hold(self) -> None:
+        """Something is held from now on: the next beat comes as soon as it does for who holds something. Safe from any thread."""
+        if self._ease.end():
+            self._bell.ring()
+
     @property
     def renewed_ago(self) -> float:
         """How many seconds ago the last renewal of the lease was asked for."""
@@ -283,7 +295,7 @@ class Control:
         self._bell.close()
 
     def _tick(self) -> float:
-        """Renew, look at the peers, probe the listener; returns how long to rest."""
+        """Renew, look at the peers, probe the listener; returns how long to rest at most."""
         asked_at = boottime()
         steady = asked_at > self._unsteady_until
         progress = self.progress.untold()
@@ -298,7 +310,7 @@ class Control:
                 within=timedelta(seconds=asked_at - self._trust.renewed_at) + self.settings.margin,
                 seeking=self._seeking,
                 progress=progress,
-                probe=None if self._session.pooled else self._hearing.due(),
+                probed=None if self._session.pooled else self._hearing.due(),
             )
         )
         self.progress.told(progress)
@@ -313,6 +325,10 @@ class Control:
         if watched.vacant:
             self._reactions.on_vacant(watched.vacant)
         self._leading = frozenset(watched.leads)
+        # who takes hold of something from here on ends it, whatever the answer to the question is
+        self._ease.begin(watched.live)
+        if self._leading or not self.hears or not self._reactions.at_ease():
+            self._ease.end()
         self._reactions.on_leading(self, watched.leads, watched.asked)
         if watched.ended:
             for peer in watched.ended:
@@ -320,11 +336,10 @@ class Control:
             self._reactions.on_ended(watched.ended)
         if random.random() < _PRUNE_SHARE:
             self.ask(prune_leases())  # whether it was done concerns nobody: others do it too
-        interval = self.settings.interval.total_seconds()
         if watched.ripens_in == 0 and steady:
             self._door.knock()  # and if it opens, the next beat comes at once
         # a suspicion is looked at again the moment it is ripe, not at the next tick
-        return min(interval, watched.ripens_in + random.uniform(*_RIPE_SECONDS)) if watched.ripens_in else interval
+        return watched.ripens_in + random.uniform(*_RIPE_SECONDS) if watched.ripens_in else math.inf
 
     def _join(self) -> None:
         """Connect and enter the list under a fresh identity."""
@@ -388,7 +403,7 @@ class Control:
     def _listen(self, connection: BoundedConnection) -> None:
         if not self._session.pooled:
             with self._session.in_words():
-                self._hearing.listen(connection, str(self.member))
+                self._hearing.listen(connection)
 
     def _detached(self, error: Exception) -> None:
         well_at = self._session.well_at
@@ -413,15 +428,17 @@ class Control:
 
     def _wait(self, pause: float) -> None:
         """Rest, but hand on wake-ups as they come, and return at once when the session ends or we are to stop."""
-        until = boottime() + pause
+        began = boottime()
         while (connection := self._session.connection) is not None:
             self._hearing.hand_on(connection)
+            until = began + min(pause, self._ease.pause)
             self._questions.answer(self._session, until)
             left = until - boottime()
             if left <= 0 or self._stopping.is_set() or self._beat_now:
                 self._beat_now = False
                 return
-            self._session.rest(min(left, _LOOK_SECONDS))
+            # that the session is well is asked for what is held, and nothing is
+            self._session.rest(left if self._ease.is_on else min(left, _LOOK_SECONDS))
 
     def _heard_of_cancelling(self, member: str) -> None:
         if member == str(self.member):

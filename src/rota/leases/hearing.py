@@ -18,11 +18,10 @@ class Hearing:
     """Given, for each channel, what to do with a message there: in the thread that uses the connection."""
 
     def __init__(self, schema: str, facts: Facts, channels: Mapping[str, Callable[[str], None]]) -> None:
-        self._schema = schema
         self._facts = facts
         self._channels = channels
         self._probe = Probe()
-        self._own = ""
+        self._probed = probe_channel(schema)
 
     @property
     def hears(self) -> bool:
@@ -33,11 +32,10 @@ class Hearing:
         """A new connection has proved nothing yet."""
         self._probe.reset()
 
-    def listen(self, connection: Connection[TupleRow], name: str) -> None:
-        """Hear the channels on this connection, and under this name ourselves."""
-        self._own = probe_channel(self._schema, name)
+    def listen(self, connection: Connection[TupleRow]) -> None:
+        """Hear the channels on this connection, and what is said to find out whether anyone hears."""
         connection.add_notify_handler(lambda note: self._heard(note.channel, note.payload))
-        channels = (SQL("listen {}").format(Identifier(channel)) for channel in (*self._channels, self._own))
+        channels = (SQL("listen {}").format(Identifier(channel)) for channel in (*self._channels, self._probed))
         connection.execute(SQL("; ").join(channels), prepare=False)
 
     def hand_on(self, connection: Connection[TupleRow]) -> None:
@@ -45,15 +43,14 @@ class Hearing:
         while note := connection.pgconn.notifies():
             self._heard(note.relname.decode(), note.extra.decode("utf-8", "replace"))
 
-    def due(self) -> tuple[str, str] | None:
-        """What to say to ourselves now, and where, if it is time to; tells if the last was not heard."""
+    def due(self) -> str | None:
+        """The channel to say something on now, if it is time to; tells if what we said last was not heard."""
         if self._probe.check():
             self._facts.emit(ListenerDeaf())
-        message = self._probe.due()
-        return (self._own, message) if message else None
+        return self._probed if self._probe.due() else None
 
     def _heard(self, channel: str, payload: str) -> None:
         if channel in self._channels:
             self._channels[channel](payload)
-        elif self._probe.heard(payload):
+        elif self._probe.heard():
             self._facts.emit(ListenerHeard())

@@ -70,6 +70,8 @@ class Leads:
             on_doubt=self._on_doubt,
             on_vacant=self._on_vacant,
             on_leading=self._on_leading,
+            # who waits for its turn is told of it
+            at_ease=lambda: not (self._terms or self._trying),
         )
         membership.listeners.append(self.reactions)
 
@@ -97,6 +99,7 @@ class Leads:
         with self._lock:
             self._terms.setdefault(found.member, {})[name] = term
             self._open.add((name, found.epoch))
+        control.take_hold()
         self.facts.emit(LeadershipGained(name, found.epoch))
         return term
 

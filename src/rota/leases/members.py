@@ -62,7 +62,7 @@ class Watched:
 
     Besides who was ended by it, and when the next suspicion ripens: which of the names we seek nobody leads, and the epochs of
     those we lead; `asked` are those of them that someone wants us to give up. `stepped` says that the database's clock was set
-    forward since our last beat.
+    forward since our last beat, `live` how many members there are, we among them.
     """
 
     renewed: bool
@@ -72,6 +72,7 @@ class Watched:
     leads: Mapping[str, int]
     asked: frozenset[str]
     stepped: bool
+    live: int
 
 
 HOLD = statement("hold_member_lock", "select pg_try_advisory_lock(%(key)s)")
@@ -292,10 +293,11 @@ WATCH = statement(
         ),
         (select json_agg(json_build_array(mine.name, mine.epoch, mine.asked)) from mine),
         (select clock.stepped from clock),
+        (select count(*) from {schema}.members where ended_at is null),
         -- A renewal need not be on disk: a server that crashed is believed in no expiry until all have had the time to come
         -- back. Whoever acts upon an end commits that later, and with it all that was before.
         case when not exists (select from ended) then set_config('synchronous_commit', 'off', true) end,
-        case when %(probe)s::text is not null then {schema}.notify(%(probed)s::text, %(probe)s::text) end
+        case when %(probed)s::text is not null then {schema}.notify(%(probed)s::text, '') end
     """,
 )
 
@@ -310,7 +312,7 @@ def watch_members(
     within: timedelta | None = None,
     seeking: Collection[str] = (),
     progress: Sequence[Report] = (),
-    probe: tuple[str, str] | None = None,
+    probed: str | None = None,
 ) -> Query[Watched]:
     """The beat: prolong our lease and clear any suspicion; suspect the peers whose lock is free, and end those whose suspicion
     or lease has run its time, telling those who wait for what they led.
@@ -319,7 +321,8 @@ def watch_members(
     the server's. `let_in_at` is when the server last let a new session of ours in: who was suspected for its time by then could
     have come back as well. None when we were cut off a moment ago, by something that may have cut off the others too.
     `within` is how long ago our last beat can have been at most: if the database's clock says more, it was set forward, and nobody
-    is ended. `progress` is what our leaders said since then, `probe` a channel and what to say there, to ourselves.
+    is ended. `progress` is what our leaders said since then, `probed` a channel to say something on, by which all who listen know
+    that they hear.
     One statement, since each process sends it twice a second.
     """
     now = boottime()
@@ -331,14 +334,11 @@ def watch_members(
         "notes": [report.note for report in progress] or None,
         "ages": [now - report.at for report in progress] or None,
     }
-    probed, said = probe or (None, None)
-    return WATCH.query(
-        {**params, **reports, "seeking": sorted(seeking) or None, "probed": probed, "probe": said}, read=_watched
-    )
+    return WATCH.query({**params, **reports, "seeking": sorted(seeking) or None, "probed": probed}, read=_watched)
 
 
 def _watched(rows: Any) -> Watched:
-    ((renewed, ended, ripens_in, vacant, mine, stepped, *_),) = rows
+    ((renewed, ended, ripens_in, vacant, mine, stepped, live, *_),) = rows
     return Watched(
         renewed,
         tuple(EndedMember(UUID(member), name, reason) for member, name, reason in ended or ()),
@@ -347,6 +347,7 @@ def _watched(rows: Any) -> Watched:
         {name: epoch for name, epoch, _ in mine or ()},
         frozenset(name for name, _, asked in mine or () if asked),
         stepped,
+        live,
     )
 
 

@@ -180,4 +180,7 @@ def for_each(listeners: Sequence[Reactions], guests: Sequence[Reactions]) -> Rea
 
         return react
 
-    return Reactions(**{field.name: all_of(field.name) for field in fields(Reactions)})
+    return Reactions(
+        **{field.name: all_of(field.name) for field in fields(Reactions) if field.name != "at_ease"},
+        at_ease=lambda: all(guest.at_ease() for guest in (*listeners, *guests)),
+    )

@@ -57,6 +57,7 @@ class Polling:
             on_poll=lambda name: self._in_loop(self._wake, name),
             on_ended=lambda members: self._in_loop(self._ended.set),
             on_identity_lost=lambda member: self._in_loop(self._drop, member),
+            at_ease=lambda: not self._definitions,
         )
 
     @contextlib.asynccontextmanager

@@ -1,14 +1,13 @@
 """Waking others up, and knowing whether we would hear it.
 
 NOTIFY is a hint: it may be lost with a connection, kept back by a pooler, or cost a busy server dearly. Polling is the
-truth, so a wake-up only makes work start sooner. Whether hints arrive is not assumed but probed: now and then we notify
-ourselves, and while that does not come back we poll more often.
+truth, so a wake-up only makes work start sooner. Whether hints arrive is not assumed but probed: now and then one of those who
+listen says something to all of them, and who does not hear even itself polls more often.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 from functools import lru_cache
 
 from rota.clock import boottime
@@ -70,8 +69,9 @@ def event_channel(schema: str) -> str:
     return channel(schema, "event")
 
 
-def probe_channel(schema: str, listener: str) -> str:
-    return channel(schema, f"probe/{listener}")
+def probe_channel(schema: str) -> str:
+    """Where all who listen find out whether they hear; the payload says nothing."""
+    return channel(schema, "probe")
 
 
 NOTIFY = statement("notify", "select {schema}.notify(%(channel)s, %(payload)s)")
@@ -112,41 +112,43 @@ class Throttle:
 
 
 class Probe:
-    """Whether a message to ourselves comes back. `hears` is False from the first one that did not."""
+    """Whether what is said to all who listen arrives here. `hears` is False from the first word of our own that did not.
+
+    Any of them proves it, so that only one of many has to speak: each message wakes the sessions of all who listen, and fifty
+    that spoke to themselves alone would wake fifty each.
+    """
 
     def __init__(self, *, every: float = 10.0, patience: float = 2.0) -> None:
         self._every = every
         self._patience = patience
-        self._waiting_for: str | None = None
-        self._sent_at = float("-inf")
+        self._waits = False
+        self._last_at = float("-inf")  # when we last spoke, or heard anyone
         self.hears = False
 
     def reset(self) -> None:
         """A new connection has proved nothing yet."""
-        self._waiting_for = None
-        self._sent_at = float("-inf")
+        self._waits = False
+        self._last_at = float("-inf")
         self.hears = False
 
-    def due(self) -> str | None:
-        """The message to send now, if one is due."""
-        pause = self._every if self.hears else self._patience
-        if boottime() - self._sent_at < pause:
-            return None
-        self._sent_at = boottime()
-        self._waiting_for = secrets.token_hex(8)
-        return self._waiting_for
-
-    def heard(self, message: str) -> bool:
-        """Take a message that arrived on the probe channel; True when hearing has just begun (again)."""
-        if message != self._waiting_for:
+    def due(self) -> bool:
+        """Whether to speak now; whoever is told so does."""
+        if boottime() - self._last_at < (self._every if self.hears else self._patience):
             return False
-        self._waiting_for = None
+        self._last_at = boottime()
+        self._waits = True
+        return True
+
+    def heard(self) -> bool:
+        """Something arrived on the probe channel, from whomever; True when hearing has just begun (again)."""
+        self._last_at = boottime()
+        self._waits = False
         began, self.hears = not self.hears, True
         return began
 
     def check(self) -> bool:
-        """True when hearing has just ended: the message sent is overdue."""
-        if self.hears and self._waiting_for is not None and boottime() - self._sent_at > self._patience:
+        """True when hearing has just ended: what we said is overdue."""
+        if self.hears and self._waits and boottime() - self._last_at > self._patience:
             self.hears = False
             return True
         return False

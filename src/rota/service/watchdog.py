@@ -1,7 +1,8 @@
 """A thread that sees when an event loop does not turn, and who keeps it from turning.
 
 Now and then it hands the loop a call and looks when that was run. A loop that is late has a lag; one that is late by a second
-is blocked, which is told together with what its thread is doing at that moment, since afterwards nobody can tell.
+is blocked, which is told together with what its thread is doing at that moment, since afterwards nobody can tell. One that is
+seen to wait for something to do is not blocked, and mostly left in peace: a machine may have many idle processes.
 
 The thread also looks at its own lateness. When it was late itself the whole process stood still, as after SIGSTOP or on a
 laptop that slept, and nothing on the loop is to blame for that time.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import selectors
 import sys
 import threading
 import traceback
@@ -25,8 +27,10 @@ from rota.facts import Facts, LoopBlocked, LoopFree
 
 __all__ = ["Lag", "Watchdog", "watchdogs", "watched"]
 
-# Between one call and the next, as each wakes the loop, also that of an idle process.
 _LOOK_SECONDS = 0.5
+# A loop that waits is handed a call at every so many looks only, as each wakes it: for its lag, since it may also be late to
+# have its turn when there is something to do.
+_ASK_IDLE_EVERY = 8
 # While a call has not been run yet it is looked at sooner, so that a second is not told as one and a half.
 _WAIT_SECONDS = 0.25
 # What a busy machine may cost this thread before it counts as having stood still.
@@ -40,6 +44,7 @@ _OUTER_FRAMES, _INNER_FRAMES = 5, 20
 _STACK_LENGTH = 8000
 _ASYNCIO = str(Path(asyncio.__file__).parent)
 _TURNING = ("_run", "_run_once", "run_forever", "run_until_complete", "run")
+_ONE_TURN = getattr(getattr(asyncio.BaseEventLoop, "_run_once", None), "__code__", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class Watchdog:
         self._seen_at = 0.0
         self._tell_at = warn_after
         self._lags: deque[tuple[float, float]] = deque()
+        self._left_in_peace = 0
         self._of_loop: int | None = None
         with contextlib.suppress(RuntimeError):
             if asyncio.get_running_loop() is loop:
@@ -96,6 +102,18 @@ class Watchdog:
         """Whether anybody turns it: one that is between two runs is not blocked."""
         return self.loop.is_running()
 
+    @property
+    def _waits(self) -> bool:
+        """Whether its thread is seen to wait for something to do on this very loop; False of a kind of loop where that does not show.
+
+        Who waits elsewhere, within a body or on a loop of its own in there, blocks this one.
+        """
+        frame = sys._current_frames().get(self._of_loop) if self._of_loop is not None else None
+        if frame is None or frame.f_code.co_name != "select" or frame.f_code.co_filename != selectors.__file__:
+            return False
+        turn = frame.f_back
+        return turn is not None and turn.f_code is _ONE_TURN and turn.f_locals.get("self") is self.loop
+
     def _run(self) -> None:
         looked_at = boottime()
         while True:
@@ -120,6 +138,11 @@ class Watchdog:
             elif now - self._posted_at >= self._tell_at:
                 self._tell(now - self._posted_at)
         if self._posted_at is None:
+            if self._left_in_peace < _ASK_IDLE_EVERY - 1 and self._waits:
+                self._left_in_peace += 1
+                self._turned(0.0, now)
+                return
+            self._left_in_peace = 0
             self._ran_at, self._posted_at, self._seen_at = None, now, now
             with contextlib.suppress(RuntimeError):  # it has just been closed
                 self.loop.call_soon_threadsafe(self._beat)
