@@ -56,7 +56,8 @@ async def ask_steps(connection: AsyncConnection[Any], schema: str, steps: CopySt
                 return end.value  # type: ignore[no-any-return]
             if isinstance(query, Copy):
                 async with connection.cursor().copy(query.statement.numbered(schema)[0]) as copy:
-                    await copy.write(query.rows)
+                    for rows in query.rows:
+                        await copy.write(rows)
                 answer = None
             else:
                 answer = query.read(await _rows(connection, schema, query))
@@ -85,7 +86,8 @@ def ask_steps_sync(connection: Connection[Any], schema: str, steps: CopySteps[T]
                 return end.value  # type: ignore[no-any-return]
             if isinstance(query, Copy):
                 with connection.cursor().copy(query.statement.numbered(schema)[0]) as copy:
-                    copy.write(query.rows)
+                    for rows in query.rows:
+                        copy.write(rows)
                 answer = None
             else:
                 answer = query.read(_rows_sync(connection, schema, query))

@@ -8,7 +8,7 @@ operator sees in `pg_stat_activity` is what a developer searches for.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from textwrap import dedent
@@ -131,10 +131,11 @@ class Query(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Rows that are copied into a table, in the form that COPY has for text."""
+    """Rows that are copied into a table, in the form that COPY has for text: piece by piece, and each is made when those before are on
+    their way, so that the server is at them meanwhile."""
 
     statement: Statement
-    rows: bytes
+    rows: Iterable[bytes]
 
 
 class Unreadable(NamedTuple):
