@@ -37,12 +37,14 @@ from rota.jobs.queue import Jobs
 from rota.jobs.queues import Queues
 from rota.jobs.rounds import RoundSettings
 from rota.jobs.search import JobsFound
+from rota.jobs.trends import Depth, HeatCell, Trend, TrendBucket, Trends
 from rota.jobs.wanted import JobFilters
 from rota.jobs.worker import WorkerSettings
 from rota.leases.inspect import LeaderView, TermView
 from rota.leases.leaders import Leaders
 from rota.leases.leadership import Leadership
 from rota.leases.lock import Lock
+from rota.leases.marks import Mark
 from rota.leases.members import MemberView
 from rota.leases.trust import LeaseSettings
 from rota.on_event import OnEvent
@@ -141,6 +143,12 @@ OBJECTS: dict[str, tuple[str, Any]] = {
     "lock": ("What `app.lock(name)` returns", Lock),
     "leaders": ("`app.leaders`: who leads what", Leaders),
     "queues": ("`app.queues`: pausing, limiting and weighing queues", Queues),
+    "trends": ("`app.trends`: how much was done when, and how long it took", Trends),
+    "trend": ("What `app.trends.series()` returns", Trend),
+    "bucket": ("A bucket of a trend", TrendBucket),
+    "heat": ("What `app.trends.heat()` lists", HeatCell),
+    "depth": ("What `app.trends.depths()` lists", Depth),
+    "mark": ("What `app.trends.marks()` lists", Mark),
     "batches": ("`app.batches`: many jobs under one handle", Batches),
     "leader": ("What `app.leaders.list()` lists", LeaderView),
     "term": ("What `app.leaders.terms()` lists", TermView),

@@ -27,6 +27,7 @@ from rota.jobs.queue import Jobs
 from rota.jobs.queues import Queues
 from rota.jobs.retention import Retention, read_retention
 from rota.jobs.tracing import Tracing
+from rota.jobs.trends import Trends
 from rota.leases.connect import control_on
 from rota.leases.control import Control, Reactions
 from rota.leases.leaders import Leaders
@@ -138,6 +139,7 @@ class Rota:
         self.jobs = Jobs(self.database, self.tasks, self.codec)
         self.dead = Dead(self.database, self.tasks, self.codec, self.jobs)
         self.queues = Queues(self.database, self.tasks)
+        self.trends = Trends(self.database)
         self.schedules = Schedules(self.database, self.tasks, self.codec, self.jobs)
         self.emit = Emit(self.database, self.codec, lambda: self._inline > 0)
         self.emit_sync = EmitSync(self.database, self.codec, lambda: self._inline > 0)

@@ -12,8 +12,18 @@ REDACT = "tests/jobs/test_redact.py"
 
 GROUPS = "tests/jobs/test_groups.py"
 SEARCH = "tests/jobs/test_search.py"
+TRENDS = "tests/jobs/test_trends.py"
 
 MUTANTS = [
+    Mutant(
+        "minutes counted twice",
+        "jobs/tally.py",
+        "       or kept.kept_at < {schema}.now() - %(every)s",
+        "       or true",
+        TRENDS,
+    ),
+    Mutant("what came late", "jobs/tally.py", "kept.minutes_until - _LATE if", "kept.minutes_until if", TRENDS),
+    Mutant("the hour that is not over", "jobs/trends.py", "if kept.hours is not None:", "if False:", TRENDS),
     Mutant("canaries beyond their number", "jobs/groups.py", "ids[: canary - so_far.resolved]", "ids", GROUPS),
     Mutant(
         "letters of other groups",

@@ -16,7 +16,7 @@ from rota.errors import ConfigurationError
 from rota.jobs.inspect import STATES
 from rota.jobs.search import REACH
 
-__all__ = ["count", "search"]
+__all__ = ["count", "search", "when"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,13 +30,13 @@ def search_options(command: F) -> F:
         click.option(
             "--until",
             metavar="WHEN",
-            callback=_when,
+            callback=when,
             help="Settled, or else enqueued, before this time or so long ago.",
         ),
         click.option(
             "--since",
             metavar="WHEN",
-            callback=_when,
+            callback=when,
             help="Settled, or else enqueued, at this time, or 2h ago, or later.",
         ),
         click.option(
@@ -53,7 +53,8 @@ def search_options(command: F) -> F:
     return command
 
 
-def _when(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | timedelta | None:
+def when(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | timedelta | None:
+    """A point in time, or how long ago."""
     try:
         return None if value is None else duration(value)
     except ConfigurationError:
@@ -88,7 +89,8 @@ def search(
 ) -> None:
     """Find jobs by what they are.
 
-    Live, settled and dead ones, the newest first. No more than --reach jobs of each kind are looked at. How far back that was is told, and how to go on.
+    Live, settled and dead ones, the newest first. No more than --reach jobs of each kind are looked at. How far back that was is
+    told, and how to go on.
     """
     with open_app(dsn, schema, app_path) as app:
         found = app.jobs.search_sync(limit=limit, after=after, reach=reach, **filters)

@@ -27,6 +27,7 @@ from rota.jobs.rescue import rescue
 from rota.jobs.retention import Upkeep, upkeep
 from rota.jobs.settle import Attempt, find_settled
 from rota.jobs.source import JobSource
+from rota.jobs.tally import keep_tallies
 from rota.leases.control import Control
 from rota.postgres.ask import run_apart
 from rota.postgres.keys import lock_key
@@ -219,6 +220,7 @@ class Rounds:
             if done is not None:
                 await session.run(prune_batches())
                 await run_apart(session.run, mend_lines())
+                await self._count(session)
             return done
         except DatabaseUnavailable:
             raise
@@ -227,3 +229,11 @@ class Rounds:
             return Upkeep(0, 0, 0, 0, [f"upkeep was refused: {error}"], unfinished=False)
         finally:
             await session.close()
+
+    async def _count(self, session: Session) -> None:
+        """Pictures may be late, or missing where rights are: nothing else is, for that."""
+        with contextlib.suppress(RotaError):
+            while True:
+                told = await session.run_steps(keep_tallies(), "count what was done")
+                if told is None or not told.unfinished:
+                    return

@@ -54,6 +54,7 @@ grant select, insert, update, delete on {schema}.slots, {schema}.schedule_ends t
 grant select, insert, update, delete on {schema}.pollers, {schema}.poll_claims, {schema}.poll_intervals to {role};
 grant select, insert, update, delete on {schema}.projections, {schema}.parked_events to {role};
 grant select, insert, update, delete on {schema}.lines, {schema}.limits to {role};
+grant select, insert, update, delete on {schema}.tallies, {schema}.depths, {schema}.tallied to {role};
 grant select, insert, update on {schema}.queues to {role};
 grant select on {schema}.batches, {schema}.closings to {role};
 grant select on {schema}.streams, {schema}.events to {role};

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import psycopg
@@ -11,9 +12,9 @@ from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
 from rota.errors import DatabaseUnavailable
-from rota.postgres.ask import ask
+from rota.postgres.ask import ask, ask_steps
 from rota.postgres.connection import Connector, check_fork, translated
-from rota.postgres.query import Query
+from rota.postgres.query import Query, Steps
 
 __all__ = ["Session"]
 
@@ -35,18 +36,24 @@ class Session:
 
     async def run(self, query: Query[T]) -> T:
         """Run the query in a transaction of its own. Raises DatabaseUnavailable when its outcome is not known."""
+        return await self._run(query.statement.name, lambda connection: ask(connection, self._schema, query))
+
+    async def run_steps(self, steps: Steps[T], what: str) -> T:
+        """Run the queries of one step in one transaction. Otherwise the same."""
+        return await self._run(what, lambda connection: ask_steps(connection, self._schema, steps))
+
+    async def _run(self, what: str, use: Callable[[AsyncConnection[TupleRow]], Awaitable[T]]) -> T:
         async with self._lock:
             self.statements += 1
             try:
                 async with asyncio.timeout(self._deadline):
-                    connection = await self._connected()
-                    return await ask(connection, self._schema, query)
+                    return await use(await self._connected())
             except psycopg.Error as error:
                 raise translated(error, self._connector.dsn, self._schema) from error
             except TimeoutError as error:
                 await self._drop()
                 raise DatabaseUnavailable(
-                    f"PostgreSQL did not answer {query.statement.name!r} within {self._deadline:g} s; the connection was given up."
+                    f"PostgreSQL did not answer {what!r} within {self._deadline:g} s; the connection was given up."
                 ) from error
             except asyncio.CancelledError:
                 # the statement may be half-way: its connection cannot be used for another
