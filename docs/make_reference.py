@@ -197,6 +197,8 @@ SAMPLES: dict[str, Any] = {
     "poller": "fetch_feeds",
     "position": 1205,
     "projection": "totals",
+    "build": 1,
+    "partition": None,
     "problem": "cron='61 * * * *': the minute cannot be '61': 61 is not within 0-59.",
     "queue": "mail",
     "queues": None,

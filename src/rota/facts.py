@@ -608,6 +608,9 @@ class EventsProjected(Fact):
     order_xid: int
     position: int
     seconds: float
+    #: of which build of it, and of which partition if it has some
+    build: int = 1
+    partition: int | None = None
 
 
 class ProjectionFailed(Fact):
@@ -619,6 +622,9 @@ class ProjectionFailed(Fact):
     attempt: int
     error: BaseException
     retry_in: float
+    #: of which build of it, and of which partition if it has some
+    build: int = 1
+    partition: int | None = None
 
 
 class ProjectionStopped(Fact):
@@ -629,6 +635,9 @@ class ProjectionStopped(Fact):
     position: int
     attempt: int
     error: BaseException
+    #: of which build of it, and of which partition if it has some
+    build: int = 1
+    partition: int | None = None
 
 
 class HookHindered(Fact):
@@ -640,6 +649,9 @@ class HookHindered(Fact):
     attempt: int
     error: BaseException
     retry_in: float
+    #: of which build of it, and of which partition if it has some
+    build: int = 1
+    partition: int | None = None
 
 
 class EventParked(Fact):
@@ -651,6 +663,9 @@ class EventParked(Fact):
     position: int
     attempt: int
     error: BaseException
+    #: of which build of it, and of which partition if it has some
+    build: int = 1
+    partition: int | None = None
 
 
 class ProjectionStalled(Fact):
@@ -660,6 +675,9 @@ class ProjectionStalled(Fact):
     version: int
     position: int
     seconds: float
+    #: of which build of it, and of which partition if it has some
+    build: int = 1
+    partition: int | None = None
 
 
 class ProjectionAbandoned(Fact):
@@ -668,6 +686,9 @@ class ProjectionAbandoned(Fact):
     projection: str
     version: int
     epoch: int
+    #: of which build of it, and of which partition if it has some
+    build: int = 1
+    partition: int | None = None
 
 
 class ProjectionHindered(Fact):
@@ -677,6 +698,9 @@ class ProjectionHindered(Fact):
     version: int
     seconds: float
     holder: str
+    #: of which build of it, and of which partition if it has some
+    build: int = 1
+    partition: int | None = None
 
 
 Subscriber = Callable[[Any], None]

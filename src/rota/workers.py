@@ -122,6 +122,7 @@ class Workers:
             "schedules": {schedule.name: str(schedule.digest()) for schedule in schedules},
             "pollers": sorted(definition.name for definition in polled),
             **({"projections": {each.name: each.version for each in projected}} if projected else {}),
+            **({"projecting": projecting.connections} if projected else {}),
             **({"mark": app.mark} if app.mark else {}),
         }
         working = Working(

@@ -4,6 +4,7 @@ what is taken in is what is committed, once each, ascending in each stream."""
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -164,4 +165,46 @@ def test_when_its_owner_is_killed_another_goes_on_with_the_log_long_before_the_l
 
     # the lease is 15 s; a death is noticed within a second, and a busy machine has many
     until_sync(lambda: db.execute(BEHIND).fetchone() == (0,), timeout=11, what="the other has gone on")
+    check(db)
+
+
+PARTITIONED = PLAIN.replace("source=Log())", 'source=Log(), partition_by="stream", partitions=6)')
+LED = """
+    select member.pid, array_agg(lease.name order by lease.name)
+    from rota.leases as lease join rota.members as member on member.id = lease.member and member.ended_at is null
+    where lease.name like 'rota.projection/totals/1#%'
+    group by member.pid
+"""
+
+
+@pytest.mark.slow
+def test_partitions_are_spread_over_three_processes_and_those_of_one_that_is_killed_move_long_before_its_lease_is_over(
+    rota_app: TestRota,
+    rota_database: str,
+    rota_worker: Callable[..., WorkerProcess],
+    db: Db,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    (file := tmp_path / "app.py").write_text(PARTITIONED)
+    workers = {worker.pid: worker for worker in [rota_worker(file) for _ in range(3)]}
+    led = until_sync(
+        lambda: found if sorted(map(len, (found := dict(db.execute(LED).fetchall())).values())) == [2, 2, 2] else None,
+        timeout=60,
+        what="each leads two",
+    )
+    killed, moved = next(iter(led.items()))
+
+    with Writers(rota_database, 7, writers=4, transactions=40, prepared=False).running():
+        workers[killed].kill()
+        began = time.monotonic()
+        until_sync(
+            lambda: (
+                set(moved) <= {name for pid, names in db.execute(LED).fetchall() if pid != killed for name in names}
+            ),
+            timeout=6,  # the lease is 15 s; a death is noticed within a second, and a busy machine has a few
+            what="others lead them",
+        )
+        record_property("seconds", round(time.monotonic() - began, 2))
+    until_sync(lambda: db.execute(BEHIND).fetchone() == (0,), timeout=40, what="all is taken in")
     check(db)

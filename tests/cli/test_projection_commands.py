@@ -31,6 +31,22 @@ app = Rota()
 async def totals(event, connection): ...
 """
 
+BUILT = """
+from tests.projections.logs import Log
+from rota import Rota
+
+app = Rota()
+
+async def prepare(connection, build): ...
+async def switch(connection, build): ...
+
+@app.projection("seen", source=Log(), prepare=prepare, switch=switch)
+async def seen(event, connection, build): ...
+
+@app.projection("plain", source=Log())
+async def plain(event, connection): ...
+"""
+
 
 @pytest.fixture(scope="session")
 def rota_server(event_server: DatabaseServer) -> DatabaseServer:
@@ -206,3 +222,29 @@ def test_a_table_that_is_not_there_is_told(rota: Run, rota_database: str) -> Non
 
     assert ended.code == 2
     assert "nowhere" in ended.err
+
+
+def test_the_command_begins_a_build_or_says_what_to_change(
+    rota: Run, rota_app: TestRota, rota_database: str, db: Db, tmp_path: Path
+) -> None:
+    (file := tmp_path / "built_app.py").write_text(BUILT)
+    options = ("--app", str(file), "--dsn", rota_database)
+    rota("projections", "list", *options)
+    db.execute("update rota.projections set live_at = now(), prepared_at = now()")
+
+    tried = rota("projections", "rebuild", "seen", *options, "--dry-run")
+    begun = rota("projections", "rebuild", "seen", *options)
+    append(db)
+    shown = rota("projections", "show", "seen", *options)
+    told = json.loads(rota("projections", "show", "seen", *options, "--json").out)
+    listed = rota("projections", "list", *options)
+    given_up = rota("projections", "rebuild", "seen", *options, "--cancel")
+    plain = rota("projections", "rebuild", "plain", *options)
+
+    assert tried.err == "would begin with the first event: projection seen, version 1, build 2\n"
+    assert begun.err == "begins with the first event: projection seen, version 1, build 2\n"
+    assert "build 2 is to take its place and is running: 0% of the log, 1 event(s) left" in shown.err
+    assert (told["build"], told["rebuild"]["build"], told["rebuild"]["lag"]["events"]) == (1, 2, 1)
+    assert "1, build 2" in listed.out
+    assert given_up.err == "given up: the rebuild of projection seen; build 1 stays\n"
+    assert (plain.code, "readers use it" in plain.err, "take `build`" in plain.err) == (1, True, True)

@@ -9,6 +9,8 @@ TROUBLE = "tests/projections/test_trouble.py"
 PROJECTOR = "tests/projections/test_projector.py"
 REBUILD = "tests/projections/test_rebuild.py"
 REBASE = "tests/projections/test_rebase.py"
+PARTITIONS = "tests/projections/test_partitions.py"
+BUILDS = "tests/projections/test_builds.py"
 GAP = f"{FEED}::test_an_event_that_commits_late_with_a_smaller_position_is_read_once_and_first"
 PASSED = f"{FEED}::test_an_event_with_a_smaller_position_than_one_that_was_read_is_not_passed_over"
 STALE = f"{FEED}::test_the_checkpoint_of_a_stale_owner_is_refused_and_never_goes_back"
@@ -142,8 +144,8 @@ MUTANTS = [
     Mutant(
         "a switch to a version that is behind",
         "projections/rebuild.py",
-        "                and (other.order_xid, other.position) > (mine.order_xid, mine.position)\n",
-        "                and false\n",
+        "            where (other.order_xid, other.position) > (mine.order_xid, mine.position)\n",
+        "            where false\n",
         f"{REBUILD}::test_readers_are_not_given_a_version_that_is_behind",
     ),
     Mutant(
@@ -275,8 +277,8 @@ MUTANTS = [
     Mutant(
         "who waits takes what was not counted for nothing",
         "projections/projection.py",
-        "        if not lag.events and not lag.more:\n",
-        "        if not lag.events:\n",
+        "            if lag.events or lag.more:\n",
+        "            if lag.events:\n",
         f"{PROJECTOR}::test_who_waits_for_one_that_is_far_behind_waits_although_none_of_the_next_events_concern_it",
     ),
     Mutant(
@@ -317,7 +319,7 @@ MUTANTS = [
     Mutant(
         "tables that are made anew in mid-life",
         "projections/rebuild.py",
-        "      and order_xid = '0'\n      and position = %(start)s::bigint\n",
+        "          and not exists (select from held where held.position > %(start)s::bigint)\n",
         "",
         f"{REBUILD}::test_tables_are_not_made_when_the_first_event_was_taken_in_meanwhile",
     ),
@@ -366,5 +368,81 @@ MUTANTS = [
         order by event.{position}
 """,
         "tests/projections/test_feed_plans.py",
+    ),
+    Mutant(
+        "a partition that reads the events of others",
+        "projections/feed.py",
+        '        wanted += _WANTED_PARTITION if partitions > 1 else ""\n',
+        "",
+        f"{PARTITIONS}::test_events_of_a_stream_are_seen_once_and_in_order_whichever_partition_they_are_in",
+    ),
+    Mutant(
+        "streams that move between partitions",
+        "postgres/migrations/0012_projections.sql",
+        "sha256(convert_to(coalesce(stream, ''), 'UTF8'))",
+        "sha256(convert_to(coalesce(stream, '') || '!', 'UTF8'))",
+        f"{PARTITIONS}::test_the_partition_of_a_stream_is_the_same_on_every_server_for_ever",
+    ),
+    Mutant(
+        "another number of partitions that nobody refuses",
+        "projections/checkpoint.py",
+        "    if known != partitions:\n",
+        "    if False:\n",
+        f"{PARTITIONS}::test_another_number_of_partitions_is_refused_and_said_what_to_do",
+    ),
+    Mutant(
+        "a race in which two numbers of partitions are declared",
+        "projections/checkpoint.py",
+        "        where first.partitions = %(partitions)s\n",
+        "",
+        f"{PARTITIONS}::test_who_declares_it_at_the_same_moment_with_another_number_is_refused_as_well",
+    ),
+    Mutant(
+        "a move of the checkpoints of all partitions",
+        "projections/checkpoint.py",
+        """      and partition = %(partition)s::int
+      -- where""",
+        """      -- where""",
+        f"{PARTITIONS}::test_a_checkpoint_is_that_of_one_partition",
+    ),
+    Mutant(
+        "a term that takes all partitions",
+        "projections/checkpoint.py",
+        """      and partition = %(partition)s
+      and epoch <=""",
+        """      and epoch <=""",
+        f"{PARTITIONS}::test_a_checkpoint_is_that_of_one_partition",
+    ),
+    Mutant(
+        "a switch before all partitions are as far",
+        "projections/rebuild.py",
+        "        when exists (select from behind) then null\n",
+        "",
+        f"{PARTITIONS}::test_readers_are_given_a_version_when_all_its_partitions_are_as_far_as_all_of_the_old",
+    ),
+    Mutant(
+        "two builds of code that writes into one table",
+        "projections/projections.py",
+        "takes_build=definition.takes_build)",
+        "takes_build=True)",
+        "tests/cli/test_projection_commands.py::test_the_command_begins_a_build_or_says_what_to_change",
+    ),
+    Mutant(
+        "a build that is given up and read on",
+        "projections/builds.py",
+        """        set state = 'retired',
+            state_at = {schema}.now(),
+            state_by = null
+        where name""",
+        """        set state_by = null
+        where name""",
+        f"{BUILDS}::test_a_rebuild_that_is_begun_again_or_cancelled_leaves_the_live_one_alone",
+    ),
+    Mutant(
+        "a rebuild that gives up what readers use",
+        "projections/builds.py",
+        "          and live_at is null\n          and state <> 'retired'\n",
+        "          and state <> 'retired'\n",
+        BUILDS,
     ),
 ]

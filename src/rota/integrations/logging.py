@@ -237,38 +237,39 @@ def words(fact: Fact) -> Words | None:
                 f"poller {poller} leaves out rows whose keys are too long to be claimed, and goes on with the others. Give the "
                 f"table a shorter unique key for key=... To find them: {find}"
             )
-        case facts.ProjectionFailed(projection, _, position, attempt, error, retry_in):
+        case facts.ProjectionFailed(_, _, position, attempt, error, retry_in):
             return logging.WARNING, (
-                f"projection {projection}: the event at position {position} failed in attempt {attempt}: {_brief(error)}; next "
+                f"projection {_projection(fact)}: the event at position {position} failed in attempt {attempt}: {_brief(error)}; next "
                 f"attempt in {retry_in:.1f} s"
             )
         case facts.ProjectionStopped(projection, _, position, attempt, error):
             return logging.ERROR, (
-                f"projection {projection} has stopped at position {position} after attempt {attempt}: {_brief(error)}. Mend it, then: "
-                f"rota projections resume {shlex.quote(projection)}"
+                f"projection {_projection(fact)} has stopped at position {position} after attempt {attempt}: {_brief(error)}. Mend "
+                f"it, then: rota projections resume {shlex.quote(projection)}"
             )
-        case facts.ProjectionAbandoned(projection, _, epoch):
+        case facts.ProjectionAbandoned(_, _, epoch):
             return logging.WARNING, (
-                f"projection {projection}: its handler has not ended with its term (epoch {epoch}); its session was ended, and what "
-                "it wrote is undone"
+                f"projection {_projection(fact)}: its handler has not ended with its term (epoch {epoch}); its session was ended, and "
+                "what it wrote is undone"
             )
-        case facts.HookHindered(projection, version, hook, attempt, error, retry_in):
+        case facts.HookHindered(_, version, hook, attempt, error, retry_in):
             return logging.WARNING, (
-                f"projection {projection}: {hook}=... of version {version} cannot have a lock that it needs, in attempt {attempt}: "
-                f"{_brief(error)}; next attempt in {retry_in:.1f} s"
+                f"projection {_projection(fact)}: {hook}=... of version {version} cannot have a lock that it needs, in attempt "
+                f"{attempt}: {_brief(error)}; next attempt in {retry_in:.1f} s"
             )
         case facts.EventParked(projection, _, _, position, attempt, error):
             return logging.ERROR, (
-                f"projection {projection}: the event at position {position} failed in attempt {attempt}: {_brief(error)}; it is "
-                f"parked, until: rota projections parked {shlex.quote(projection)} --replay"
+                f"projection {_projection(fact)}: the event at position {position} failed in attempt {attempt}: {_brief(error)}; it "
+                f"is parked, until: rota projections parked {shlex.quote(projection)} --replay"
             )
-        case facts.ProjectionStalled(projection, _, position, busy):
+        case facts.ProjectionStalled(_, _, position, busy):
             return logging.WARNING, (
-                f"projection {projection}: its handler has been busy for {busy:.0f} s, at or behind position {position}"
+                f"projection {_projection(fact)}: its handler has been busy for {busy:.0f} s, at or behind position {position}"
             )
-        case facts.ProjectionHindered(projection, _, waited, holder):
+        case facts.ProjectionHindered(_, _, waited, holder):
             return logging.WARNING, (
-                f"projection {projection} has waited {waited:.0f} s for a transaction that may still commit something older: {holder}"
+                f"projection {_projection(fact)} has waited {waited:.0f} s for a transaction that may still commit something older: "
+                f"{holder}"
             )
         case _:
             return None
@@ -342,6 +343,13 @@ def _traced(fact: Fact) -> BaseException | None:
         case facts.ProjectionStopped(error=error):
             return error
     return None
+
+
+def _projection(fact: Any) -> str:
+    """Its name, and what else tells where in it something happened."""
+    parts = [f"build {fact.build}"] if fact.build > 1 else []
+    parts += [f"partition {fact.partition}"] if fact.partition is not None else []
+    return f"{fact.projection} ({', '.join(parts)})" if parts else str(fact.projection)
 
 
 def _brief(error: BaseException | str | None) -> str:

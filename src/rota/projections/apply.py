@@ -26,6 +26,7 @@ from rota.projections.checkpoint import CheckpointMoved, Owned, move_checkpoint
 from rota.projections.definition import ProjectionDefinition
 from rota.projections.feed import Pair
 from rota.projections.parked import Unfit, park_events, take_parked
+from rota.projections.rebuild import wait_a_moment
 from rota.service.points import reach
 
 __all__ = ["STOP_SECONDS", "Applier", "Batch", "is_passing"]
@@ -36,6 +37,8 @@ T = TypeVar("T")
 #: What a handler has to end its event, and a hook to end, when its process stops.
 STOP_SECONDS = 5.0
 
+# For how many moments what has to be waited for with locks held is: about a second.
+_MOMENTS = 40
 # What PostgreSQL refuses for what others do at the same time: the same again may well succeed.
 _PASSING = psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected
 
@@ -66,8 +69,9 @@ class Batch:
 class Applier:
     """Runs the handler of one projection: async on the loop, sync in a thread."""
 
-    def __init__(self, definition: ProjectionDefinition, database: Database) -> None:
+    def __init__(self, definition: ProjectionDefinition, database: Database, build: int = 1) -> None:
         self._definition = definition
+        self._said: dict[str, Any] = {"build": build} if definition.takes_build else {}
         self._database = database
         self._threads: ThreadPoolExecutor | None = None
         self._in_thread: Future[Any] | None = None
@@ -88,8 +92,11 @@ class Applier:
         reach("project.committed")
         return place
 
-    async def change(self, term: Term, hook: Callable[..., Any], may: Query[bool], note: Query[Any]) -> bool:
-        """Run a hook of the author's between two statements of ours, in one transaction. False when the first says no."""
+    async def change(self, term: Term, hook: Callable[..., Any], may: Query[bool | None], note: Query[Any]) -> bool:
+        """Run a hook of the author's between two statements of ours, in one transaction. False when the first says no.
+
+        One that cannot tell yet is asked again, for about a second.
+        """
         if self._definition.is_async:
             async with FencedTransaction(self._database, term, None) as connection:
                 return await self._change(connection, hook, may, note)
@@ -106,15 +113,23 @@ class Applier:
         self._in_thread = begun = self._threads.submit(work, *args, **named)
         return begun
 
-    def _change_in_thread(self, term: Term, hook: Callable[..., Any], may: Query[bool], note: Query[Any]) -> bool:
+    def _change_in_thread(
+        self, term: Term, hook: Callable[..., Any], may: Query[bool | None], note: Query[Any]
+    ) -> bool:
         with FencedTransaction(self._database, term, None) as connection:
             return foreign(connection).at_once(self._change, connection, hook, may, note)
 
-    async def _change(self, connection: Any, hook: Callable[..., Any], may: Query[bool], note: Query[Any]) -> bool:
+    async def _change(
+        self, connection: Any, hook: Callable[..., Any], may: Query[bool | None], note: Query[Any]
+    ) -> bool:
         on, schema = foreign(connection), self._database.schema
-        if not await on.run(may, schema):
+        for _ in range(_MOMENTS):
+            if (allowed := await on.run(may, schema)) is not None:
+                break
+            await on.run(wait_a_moment(), schema)
+        if not allowed:
             return False
-        value = hook(connection)
+        value = hook(connection, **self._said)
         if inspect.isawaitable(value):
             await value
         await on.run(note, schema)
@@ -168,7 +183,7 @@ class Applier:
         return place
 
     async def _handle(self, what: Any, connection: Any) -> None:
-        value = self._definition.handler(what, connection)
+        value = self._definition.handler(what, connection, **self._said)
         if inspect.isawaitable(value):
             await value
 

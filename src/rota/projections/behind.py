@@ -33,11 +33,13 @@ class Behind(NamedTuple):
     seconds: float | None
 
 
+# Where several partitions or builds are, the one that stands worst tells how the projection does.
 STATES = statement(
     "projection_states",
     """
     select
-        projection.name, projection.version, projection.state,
+        projection.name, projection.version,
+        case when bool_or(projection.state = 'stopped') then 'stopped' else min(projection.state) end,
         (
             select count(*)
             from (
@@ -50,6 +52,7 @@ STATES = statement(
         )
     from {schema}.projections as projection
     where projection.state <> 'retired'
+    group by projection.name, projection.version
     order by projection.name = any (%(first)s::text[]) desc, projection.name, projection.version
     limit %(names)s
     """,
@@ -67,7 +70,15 @@ _BEHIND = """
     select
         projection.name, projection.version, live.events + history.events,
         extract(epoch from statement_timestamp() - coalesce(history.since, live.since))::float8
-    from {schema}.projections as projection
+    from (
+        -- of the build that readers use the partition that is the furthest back
+        select distinct on (known.name, known.version) known.*
+        from {schema}.projections as known
+        where known.name = any (%(names)s::text[])
+          and known.version = any (%(versions)s::int[])
+          and known.state <> 'retired'
+        order by known.name, known.version, known.build, known.order_xid, known.position
+    ) as projection
     cross join lateral (
         select count(*) as events, (array_agg(ahead.since))[1] as since
         from (
@@ -81,9 +92,6 @@ _BEHIND = """
     cross join lateral (
         {history}
     ) as history
-    where projection.name = any (%(names)s::text[])
-      and projection.version = any (%(versions)s::int[])
-      and projection.state <> 'retired'
 """
 _HISTORY = """
         select count(*) as events, (array_agg(ahead.since))[1] as since

@@ -14,9 +14,9 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from rota.errors import RotaError
+from rota.errors import ConfigurationError, RotaError
 from rota.failure import Failure
-from rota.postgres.query import Query, nothing, statement
+from rota.postgres.query import Query, statement
 from rota.projections.feed import Pair
 
 __all__ = ["CheckpointMoved", "Owned", "declare_projection", "fail_projection", "move_checkpoint", "take_projection"]
@@ -28,33 +28,79 @@ class CheckpointMoved(RotaError):
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A projection in the term that reads for it."""
+    """A partition of a build of a projection, in the term that reads for it."""
 
     name: str
     version: int
     epoch: int
+    build: int = 1
+    partition: int = 0
 
     @property
     def params(self) -> dict[str, Any]:
-        return {"name": self.name, "version": self.version, "epoch": self.epoch}
+        place = {"build": self.build, "partition": self.partition}
+        return {"name": self.name, "version": self.version, "epoch": self.epoch, **place}
 
 
 DECLARE = statement(
     "declare_projection",
     """
-    insert into {schema}.projections as projection (name, version, definition)
-    values (%(name)s, %(version)s, %(definition)s)
-    on conflict (name, version) do update
-    set definition = excluded.definition,
-        declared_at = excluded.declared_at
-    where projection.definition <> excluded.definition
+    with known as materialized (
+        select projection.partitions, projection.definition
+        from {schema}.projections as projection
+        where projection.name = %(name)s
+          and projection.version = %(version)s
+          and projection.partition = 0
+        order by projection.build desc
+        limit 1
+    ), first as (
+        -- whoever declares it at the same moment is waited for, and decides
+        insert into {schema}.projections as projection (name, version, partitions, definition)
+        select %(name)s, %(version)s, %(partitions)s, %(definition)s
+        where not exists (select from known)
+        on conflict (name, version, build, partition) do update
+        set definition = projection.definition
+        returning projection.partitions
+    ), others as (
+        insert into {schema}.projections (name, version, partition, partitions, definition)
+        select %(name)s, %(version)s, number, %(partitions)s, %(definition)s
+        from first, generate_series(1, %(partitions)s - 1) as number
+        where first.partitions = %(partitions)s
+        on conflict (name, version, build, partition) do nothing
+    ), changed as (
+        update {schema}.projections as projection
+        set definition = %(definition)s,
+            declared_at = {schema}.now()
+        from known
+        where projection.name = %(name)s
+          and projection.version = %(version)s
+          and known.partitions = %(partitions)s
+          and known.definition <> %(definition)s
+    )
+    select known.partitions from known
+    union all
+    select first.partitions from first
     """,
 )
 
 
-def declare_projection(name: str, version: int, definition: dict[str, Any]) -> Query[None]:
-    """Say what it is. One that is new begins at the first event; where another is, and whether it rests, stays as it is."""
-    return DECLARE.query({"name": name, "version": version, "definition": Jsonb(definition)}, read=nothing)
+def declare_projection(name: str, version: int, definition: dict[str, Any], partitions: int = 1) -> Query[None]:
+    """Say what it is. One that is new begins at the first event; where another is, and whether it rests, stays as it is.
+
+    Raises ConfigurationError for a version that was declared with another number of partitions.
+    """
+    params = {"name": name, "version": version, "definition": Jsonb(definition), "partitions": partitions}
+    return DECLARE.query(params, read=lambda rows: _declared(name, version, partitions, rows))
+
+
+def _declared(name: str, version: int, partitions: int, rows: Sequence[Any]) -> None:
+    known: int = rows[0][0]
+    if known != partitions:
+        raise ConfigurationError(
+            f"Version {version} of projection {name!r} has {known} partition(s), and this code says {partitions}: streams would come "
+            f"to lie in other partitions, and their events would be read twice or not at all. Say partitions={known} again, or give "
+            f"the projection version={version + 1}, which begins with the first event beside this one."
+        )
 
 
 TAKE = statement(
@@ -64,6 +110,8 @@ TAKE = statement(
     set epoch = %(epoch)s
     where name = %(name)s
       and version = %(version)s
+      and build = %(build)s
+      and partition = %(partition)s
       and epoch <= %(epoch)s
     returning epoch
     """,
@@ -85,6 +133,8 @@ MOVE = statement(
         failures = 0
     where name = %(name)s::text
       and version = %(version)s::int
+      and build = %(build)s::int
+      and partition = %(partition)s::int
       -- where these events were read behind, and in whose term: whatever has changed since, they are not ours to take in
       and order_xid = %(order_xid)s::text::xid8
       and position = %(position)s::bigint
@@ -129,6 +179,8 @@ FAIL = statement(
         state_by = case when %(stop)s then null else state_by end
     where name = %(name)s
       and version = %(version)s
+      and build = %(build)s
+      and partition = %(partition)s
       and order_xid = %(order_xid)s::text::xid8
       and position = %(position)s
       and epoch = %(epoch)s

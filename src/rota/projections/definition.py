@@ -18,11 +18,13 @@ __all__ = ["ProjectionDefinition", "define", "lease_name"]
 
 _MOST_EVENTS = 10_000
 _LARGEST_VERSION = 2**31 - 1
+# Each reads the whole log for its share of it, and is a leadership of its own.
+_MOST_PARTITIONS = 64
 
 
-def lease_name(name: str, version: int) -> str:
-    """Under which it is led."""
-    return f"rota.projection/{name}/{version}"
+def lease_name(name: str, version: int, partition: int | None = None) -> str:
+    """Under which it is led, or a partition of it; all builds of one by the same process."""
+    return f"rota.projection/{name}/{version}" + ("" if partition is None else f"#{partition}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,16 @@ class ProjectionDefinition:
     is_async: bool
     #: whether the handler takes a list of events at once
     in_batches: bool
+    #: whether handler and hooks are told the number of the build, so that each has tables of its own
+    takes_build: bool
     readable: Readable
     types: tuple[str, ...] | None
     streams: tuple[str, ...] | None
     batch: int
     on_error: OnError
+    #: what keeps events in one partition, and how many of these there are; None for a projection that has no partitions
+    partition_by: str | None
+    partitions: int
     #: makes the tables of this version
     prepare: Callable[..., Any] | None
     #: has readers use them, when it has caught up
@@ -51,7 +58,24 @@ class ProjectionDefinition:
 
     @property
     def feed(self) -> Feed:
-        return Feed(self.name, self.version, self.source, types=self.types, streams=self.streams)
+        """Of all that it reads, as its first partition does."""
+        return self.feed_of()
+
+    def feed_of(self, *, build: int = 1, partition: int = 0) -> Feed:
+        """What one partition of a build reads."""
+        return Feed(
+            self.name,
+            self.version,
+            self.source,
+            types=self.types,
+            streams=self.streams,
+            build=build,
+            partition=partition,
+            partitions=self.partitions,
+        )
+
+    def lease(self, partition: int) -> str:
+        return lease_name(self.name, self.version, None if self.partitions == 1 else partition)
 
     def told(self) -> dict[str, Any]:
         """What people are shown of it who do not have this app."""
@@ -61,6 +85,8 @@ class ProjectionDefinition:
             "types": None if self.types is None else list(self.types),
             "streams": None if self.streams is None else list(self.streams),
             "batch": self.batch,
+            "partition_by": self.partition_by,
+            "partitions": None if self.partition_by is None else self.partitions,
             "on_error": told(self.on_error),
         }
         return {name: value for name, value in given.items() if value is not None}
@@ -76,6 +102,8 @@ def define(
     batch: int,
     version: int,
     on_error: Any,
+    partition_by: Any = None,
+    partitions: Any = None,
     prepare: Any = None,
     switch: Any = None,
 ) -> ProjectionDefinition:
@@ -98,9 +126,27 @@ def define(
             problems.append(f"{what} is {names!r}; it is a list of names, or None for all")
         elif getattr(getattr(source, "source", None), column, "") is None:
             problems.append(f"{what} cannot be chosen: {source.source.name} has no column that says the {column}")
+    if partition_by is not None and partition_by != "stream":
+        problems.append(
+            f'partition_by is {partition_by!r}; it is "stream", so that the events of one stay in order, or None'
+        )
+    elif partition_by is not None and getattr(getattr(source, "source", None), "stream", "") is None:
+        problems.append(f"it cannot have partitions: {source.source.name} has no column that says the stream")
+    if (partition_by is None) != (partitions is None):
+        problems.append('partitions says in how many, partition_by="stream" what stays together: give both or neither')
+    elif partitions is not None and (
+        not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= _MOST_PARTITIONS
+    ):
+        problems.append(f"partitions is {partitions!r}; it is a whole number from 1 to {_MOST_PARTITIONS}")
     for what, hook in (("prepare", prepare), ("switch", switch)):
         if hook is not None and (not callable(hook) or _is_async(hook) != _is_async(handler)):
             problems.append(f"{what} is {hook!r}; it is a function that takes a connection, async if the handler is")
+        elif _takes_build(handler) and hook is None:
+            problems.append(f"it takes a build, and has no {what}=..., without which none can be built beside another")
+        elif hook is not None and _takes_build(hook) != _takes_build(handler):
+            problems.append(
+                f"of the function and its {what} only one takes a build; both have to know which tables it means"
+            )
     try:
         policy = check_policy(on_error)
     except ConfigurationError as error:
@@ -113,11 +159,14 @@ def define(
         handler=handler,
         is_async=_is_async(handler),
         in_batches=_takes_many(handler),
+        takes_build=_takes_build(handler),
         readable=source,
         types=None if types is None else tuple(dict.fromkeys(types)),
         streams=None if streams is None else tuple(dict.fromkeys(streams)),
         batch=batch,
         on_error=policy,
+        partition_by=partition_by,
+        partitions=partitions or 1,
         prepare=prepare,
         switch=switch,
     )
@@ -127,6 +176,10 @@ def _is_async(handler: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - an object whose call is a coroutine function
     )
+
+
+def _takes_build(function: Callable[..., Any]) -> bool:
+    return "build" in inspect.signature(function).parameters
 
 
 def _takes_many(handler: Callable[..., Any]) -> bool:

@@ -102,6 +102,8 @@ class Found:
     replays: bool
     prepared: bool
     live: bool
+    #: the last build that has not retired, or of them all
+    newest: int
     rows: Sequence[FeedRow]
     #: everything up to here was seen; the same as `at` if there was nothing
     end: Pair
@@ -144,12 +146,32 @@ _AT = """
                 from {schema}.parked_events as parked
                 where parked.projection = projection.name
                   and parked.version = projection.version
+                  and parked.build = projection.build
+                  and parked.partition = projection.partition
                   and parked.replay_at is not null
             ) as replays,
-            projection.prepared_at is not null as prepared, projection.live_at is not null as live
+            projection.prepared_at is not null or projection.partitions > 1 and exists (
+                -- what another partition has taken in is in tables that are there
+                select
+                from {schema}.projections as other
+                where other.name = projection.name
+                  and other.version = projection.version
+                  and other.build = projection.build
+                  and other.position > %(start)s
+            ) as prepared,
+            projection.live_at is not null as live,
+            (
+                select coalesce(max(other.build) filter (where other.state <> 'retired'), max(other.build))
+                from {schema}.projections as other
+                where other.name = projection.name
+                  and other.version = projection.version
+                  and other.partition = projection.partition
+            ) as newest
         from {schema}.projections as projection
         where projection.name = %(name)s
           and projection.version = %(version)s
+          and projection.build = %(build)s
+          and projection.partition = %(partition)s
     ), horizon as materialized (
         -- whatever is still to be committed comes at or behind this
         select pg_snapshot_xmin(pg_current_snapshot()) as xmin
@@ -194,7 +216,7 @@ _LOOK = """, found as materialized (
     select
         null::bigint, null::bigint, null::text, null::bigint, null::text, null::integer, null::text, null::text, null::timestamptz,
         json_build_array(
-            at.state, at.order_xid::text, at.position, at.epoch, at.failures, at.replays, at.prepared, at.live,
+            at.state, at.order_xid::text, at.position, at.epoch, at.failures, at.replays, at.prepared, at.live, at.newest,
             walked_to.rota_xid::text, walked_to.rota_position, coalesce(walked_to.walked, 0),
             exists (
                 select from {table} as event where {log}event.{order_xid} >= (select horizon.xmin from horizon)
@@ -256,7 +278,7 @@ _AHEAD = """
         ),
         coalesce(
             (
-                select projection.order_xid >= pg_snapshot_xmax(pg_current_snapshot())
+                select bool_or(projection.order_xid >= pg_snapshot_xmax(pg_current_snapshot()))
                 from {schema}.projections as projection
                 where projection.name = %%(name)s
                   and projection.version = %%(version)s
@@ -287,12 +309,19 @@ class Feed:
         *,
         types: Sequence[str] | None = None,
         streams: Sequence[str] | None = None,
+        build: int = 1,
+        partition: int = 0,
+        partitions: int = 1,
     ) -> None:
         self.source = source
-        self._filters = types is not None or streams is not None
+        self._filters = types is not None or streams is not None or partitions > 1
         self._params: dict[str, Any] = {
             "name": name,
             "version": version,
+            "build": build,
+            "partition": partition,
+            "partitions": partitions,
+            "start": START.position,
             "log": source.log,
             "types": None if types is None else list(types),
             "streams": None if streams is None else [each for each in streams if not each.endswith("*")],
@@ -315,6 +344,7 @@ class Feed:
         keys = ", {stream} as rota_stream, {type} as rota_type, {created_at} as rota_created_at"
         wanted = _WANTED_TYPES if types is not None else "true"
         wanted += _WANTED_STREAMS if streams is not None else ""
+        wanted += _WANTED_PARTITION if partitions > 1 else ""
         self._look = self._made("look_for_events", _AT + _LOOK % (self._walk(full), wanted, self._walk("")))
         # to people, what waits behind the horizon lags as well
         self._lag = self._made("projection_lag", _AT + _LAG % (self._walk(keys, beyond=True), wanted))
@@ -384,6 +414,9 @@ _WANTED_STREAMS = """
               or exists (select from unnest(%(prefixes)s::text[]) as prefix where starts_with(walked.rota_stream, prefix))
           )"""
 
+_WANTED_PARTITION = """
+          and {schema}.partition_of(walked.rota_stream, %(partitions)s::int) = %(partition)s::int"""
+
 
 def _column(name: str | None, type_: str) -> str:
     return f"event.{name}::{type_}" if name is not None else f"null::{type_}"
@@ -395,7 +428,7 @@ def _found(rows: Sequence[Row], window: int) -> Found | None:
         return None
     state, order_xid, position, *others, end_xid, end_position, walked, pending = json.loads(heads[0])
     at = Pair(int(order_xid), position)
-    epoch, failures, replays, prepared, live = others
+    epoch, failures, replays, prepared, live, newest = others
     events = sorted((FeedRow(*row[:-1]) for row in rows if row[-1] is None), key=lambda row: row.pair)
     end = Pair(int(end_xid), end_position) if end_xid is not None else events[-1].pair if events else at
-    return Found(state, at, epoch, failures, replays, prepared, live, events, end, pending, walked >= window)
+    return Found(state, at, epoch, failures, replays, prepared, live, newest, events, end, pending, walked >= window)

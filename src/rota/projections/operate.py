@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,21 +11,22 @@ from rota.postgres.audit import record
 from rota.postgres.notify import notify
 from rota.postgres.query import Steps, nothing, scalar, statement
 from rota.projections.feed import START, Feed, FeedRow, Found, Pair
-from rota.projections.inspect import ProjectionView, get_projection
+from rota.projections.inspect import PartitionView, ProjectionView, get_projection, show_builds
 from rota.projections.parked import ParkedEvent, list_parked
 
 __all__ = [
     "Asked",
     "drop_parked",
+    "find_builds",
     "find_parked",
     "find_projection",
     "forget_projection",
     "pause_projection",
-    "rebuild_projection",
     "replay_parked",
     "resume_projection",
     "rewind_projection",
     "skip_event",
+    "told_of",
 ]
 
 # A pause or a move also waits for what is being committed just now.
@@ -39,6 +40,8 @@ SET_STATE = statement(
         failures = case when %(state)s = 'running' then 0 else failures end
     where name = %(name)s
       and version = %(version)s
+      and build = any (%(builds)s::int[])
+      and (partition = %(partition)s or %(partition)s::int is null)
       and state <> %(state)s
     """,
 )
@@ -46,12 +49,17 @@ SET_STATE = statement(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Of which projection, by whom, and where its owner hears of it. Without a version it is the last."""
+    """Of which projection, by whom, and where its owner hears of it.
+
+    Without a version it is the last; without a build the one that readers use, or whichever that can be; without a partition all.
+    """
 
     name: str
     version: int | None
     by: str
     channel: str
+    build: int | None = None
+    partition: int | None = None
 
 
 def pause_projection(asked: Asked) -> Steps[ProjectionView]:
@@ -66,10 +74,14 @@ def resume_projection(asked: Asked) -> Steps[ProjectionView]:
 
 def _set_state(asked: Asked, state: str) -> Steps[ProjectionView]:
     found = yield from find_projection(asked)
+    builds: list[ProjectionView] = yield show_builds(found.name, found.version)
+    # one that is being rebuilt rests and goes on with the one that readers use, unless it is asked for
+    chosen = [each.build for each in builds if each.build == asked.build or asked.build is None]
+    params = {"name": found.name, "version": found.version, "builds": chosen, "partition": asked.partition}
     by = asked.by if state == "paused" else None
-    yield SET_STATE.query({"name": found.name, "version": found.version, "state": state, "by": by}, read=nothing)
+    yield SET_STATE.query(params | {"state": state, "by": by}, read=nothing)
     verb = "pause" if state == "paused" else "resume"
-    yield record(asked.by, f"projection.{verb}", {"projection": found.name, "version": found.version})
+    yield record(asked.by, f"projection.{verb}", told_of(asked, found))
     yield notify(asked.channel, "")
     return (yield from find_projection(asked))
 
@@ -83,6 +95,8 @@ SET_PLACE = statement(
         failures = 0
     where name = %(name)s
       and version = %(version)s
+      and build = %(build)s
+      and partition = %(partition)s
       and (order_xid, position) = (%(at_xid)s::text::xid8, %(at_position)s)
     returning true
     """,
@@ -95,6 +109,8 @@ UNPARK = statement(
     delete from {schema}.parked_events
     where projection = %(name)s
       and version = %(version)s
+      and build = %(build)s
+      and (partition = %(partition)s or %(partition)s::int is null)
       and (order_xid, position) > (%(order_xid)s::text::xid8, %(position)s)
     """,
 )
@@ -118,83 +134,71 @@ def rewind_projection(asked: Asked, feed: Feed | None, position: int | None) -> 
         if row is None:
             raise NotPossible(f"There is no event at position {position} of {feed.source.name}.")
         to = Pair(row.order_xid, position - 1)
-        if to > found.pair:
+        if all(to > each.pair for each in _partitions(asked, found)):
             raise NotPossible(
                 f"Projection {found.name!r} cannot be rewound to position {position}: it has not come that far. It is at "
                 f"{found.position}."
             )
-    yield from _place(asked, found, to)
-    yield UNPARK.query(
-        {"name": found.name, "version": found.version, "order_xid": str(to.order_xid), "position": to.position},
-        read=nothing,
-    )
-    told = {"projection": found.name, "version": found.version, "from": found.position, "to": position}
-    yield record(asked.by, "projection.rewind", told)
+    for each in _partitions(asked, found):
+        # those that have not come so far stay where they are
+        if each.pair > to:
+            yield from _place(found, each, to)
+    params = {"name": found.name, "version": found.version, "build": found.build, "partition": asked.partition}
+    yield UNPARK.query(params | {"order_xid": str(to.order_xid), "position": to.position}, read=nothing)
+    yield record(asked.by, "projection.rewind", told_of(asked, found) | {"from": found.position, "to": position})
     yield notify(asked.channel, "")
     return (yield from find_projection(asked))
 
 
-BEGIN_ANEW = statement(
-    "begin_anew",
+def skip_event(asked: Asked, feed_of: Callable[..., Feed]) -> Steps[FeedRow]:
+    """Pass over the event that comes next, which is returned. Raises NotPossible when there is none that can be read.
+
+    Of several partitions, in the only one that has stopped; otherwise one is to be named.
     """
-    with emptied as (
-        delete from {schema}.parked_events where projection = %(name)s and version = %(version)s
-    )
-    update {schema}.projections
-    set order_xid = '0',
-        position = -9223372036854775808,
-        began_at = {schema}.now(),
-        prepared_at = null,
-        live_at = null,
-        progress_at = null,
-        failures = 0,
-        state = 'running',
-        state_at = {schema}.now(),
-        state_by = null
-    where name = %(name)s
-      and version = %(version)s
-    """,
-)
-
-
-def rebuild_projection(asked: Asked, has_prepare: bool) -> Steps[ProjectionView]:
-    """Begin with the first event, in tables that are made anew. Raises NotPossible for a version that readers use."""
-    found = yield from find_projection(asked)
-    if found.live_at is not None or not has_prepare:
-        why = (
-            "readers use it" if found.live_at is not None else "it has no prepare=..., which would make its tables anew"
-        )
-        raise NotPossible(
-            f"Version {found.version} of projection {found.name!r} cannot be rebuilt: {why}. Give it version={found.version + 1} in "
-            "the code, with prepare=... and switch=..., and deploy that: it is built beside this one, and takes its place when it has "
-            "caught up."
-        )
-    yield BEGIN_ANEW.query({"name": found.name, "version": found.version}, read=nothing)
-    yield record(asked.by, "projection.rebuild", {"projection": found.name, "version": found.version})
-    yield notify(asked.channel, "")
-    return (yield from find_projection(asked))
-
-
-def skip_event(asked: Asked, feed: Feed) -> Steps[FeedRow]:
-    """Pass over the event that comes next, which is returned. Raises NotPossible when there is none that can be read."""
     view = yield from find_projection(asked)
-    found: Found | None = yield feed.look(1)
+    choices = _partitions(asked, view)
+    if len(choices) > 1:
+        choices = [each for each in choices if each.state == "stopped"]
+    if len(choices) != 1:
+        stopped = ", ".join(str(each.partition) for each in choices) or "none"
+        raise NotPossible(
+            f"Projection {view.name!r} has {len(view.partitions)} partitions, of which {stopped} have stopped: say in which one the "
+            "next event is to be skipped, with --partition (partition=...)."
+        )
+    found: Found | None = yield feed_of(build=view.build, partition=choices[0].partition).look(1)
     if found is None or not found.rows:
         raise NotPossible(
             f"There is no event that projection {view.name!r} could skip: it is at the end of what can be read."
         )
     row = found.rows[0]
-    yield from _place(asked, view, row.pair)
-    told = {"projection": view.name, "version": view.version, "position": row.position, "type": row.type}
-    yield record(asked.by, "projection.skip", told)
+    yield from _place(view, choices[0], row.pair)
+    told = {"partition": choices[0].partition, "position": row.position, "type": row.type}
+    yield record(asked.by, "projection.skip", told_of(asked, view) | told)
     yield notify(asked.channel, "")
     return row
 
 
-def _place(asked: Asked, found: ProjectionView, to: Pair) -> Steps[None]:
-    params: dict[str, Any] = {"name": found.name, "version": found.version}
-    params |= {"order_xid": str(to.order_xid), "position": to.position}
-    params |= {"at_xid": str(found.pair.order_xid), "at_position": found.pair.position}
+def _partitions(asked: Asked, found: ProjectionView) -> list[PartitionView]:
+    """Those that are asked for. Raises NotPossible for one that there is not."""
+    chosen = [each for each in found.partitions if asked.partition in (None, each.partition)]
+    if not chosen:
+        raise NotPossible(
+            f"Projection {found.name!r} has no partition {asked.partition}: it has {len(found.partitions)}, from 0 on."
+        )
+    return chosen
+
+
+def told_of(asked: Asked, found: ProjectionView) -> dict[str, Any]:
+    """For the record: which version of it, and what else was asked for."""
+    told: dict[str, Any] = {"projection": found.name, "version": found.version}
+    return told | {what: value for what in ("build", "partition") if (value := getattr(asked, what)) is not None}
+
+
+def _place(found: ProjectionView, partition: PartitionView, to: Pair) -> Steps[None]:
+    at = partition.pair
+    params: dict[str, Any] = {"name": found.name, "version": found.version, "build": found.build}
+    params |= {"partition": partition.partition, "order_xid": str(to.order_xid), "position": to.position}
+    params |= {"at_xid": str(at.order_xid), "at_position": at.position}
     moved: bool | None = yield SET_PLACE.query(params, read=scalar)
     if not moved:
         raise NotPossible(
@@ -211,6 +215,8 @@ REPLAY = statement(
         set replay_at = coalesce(replay_at, {schema}.now())
         where projection = %(name)s
           and version = %(version)s
+          and build = %(build)s
+          and (partition = %(partition)s or %(partition)s::int is null)
           and (%(positions)s::bigint[] is null or position = any (%(positions)s::bigint[]))
         returning position
     )
@@ -224,6 +230,8 @@ DROP = statement(
         delete from {schema}.parked_events
         where projection = %(name)s
           and version = %(version)s
+          and build = %(build)s
+          and (partition = %(partition)s or %(partition)s::int is null)
           and (%(positions)s::bigint[] is null or position = any (%(positions)s::bigint[]))
         returning position
     )
@@ -248,18 +256,19 @@ def drop_parked(asked: Asked, positions: Sequence[int] | None) -> Steps[int]:
 def _with_parked(asked: Asked, positions: Sequence[int] | None, do: Any, verb: str) -> Steps[int]:
     found = yield from find_projection(asked)
     given = None if positions is None else list(positions)
-    params = {"name": found.name, "version": found.version, "positions": given}
-    count: int = yield do(params, read=scalar)
-    told = {"projection": found.name, "version": found.version, "events": count, "positions": given and given[:100]}
-    yield record(asked.by, f"projection.{verb}", told)
+    params = {"name": found.name, "version": found.version, "build": found.build, "partition": asked.partition}
+    count: int = yield do(params | {"positions": given}, read=scalar)
+    told = {"events": count, "positions": given and given[:100]}
+    yield record(asked.by, f"projection.{verb}", told_of(asked, found) | told)
     yield notify(asked.channel, "")
     return count
 
 
-def find_parked(name: str, version: int | None, *, limit: int, after: Pair | None) -> Steps[list[ParkedEvent]]:
+def find_parked(asked: Asked, *, limit: int, after: Pair | None) -> Steps[list[ParkedEvent]]:
     """What is parked, in the order of the log."""
-    found = yield from find_projection(Asked(name, version, "", ""))
-    events: list[ParkedEvent] = yield list_parked(found.name, found.version, limit=limit, after=after)
+    found = yield from find_projection(asked)
+    place = (found.name, found.version, found.build, asked.partition)
+    events: list[ParkedEvent] = yield list_parked(*place, limit=limit, after=after)
     return events
 
 
@@ -285,9 +294,27 @@ def forget_projection(asked: Asked) -> Steps[ProjectionView]:
     return found
 
 
+def find_builds(asked: Asked) -> Steps[list[ProjectionView]]:
+    """All that are at work, the one that readers use first. Raises NotPossible when no process has declared it."""
+    found = yield from find_projection(asked)
+    builds: list[ProjectionView] = yield show_builds(found.name, found.version)
+    return builds
+
+
 def find_projection(asked: Asked) -> Steps[ProjectionView]:
     """It as it stands. Raises NotPossible when no process has declared it."""
     view: ProjectionView | None = yield get_projection(asked.name, asked.version)
+    if view is not None:
+        _partitions(asked, view)
+    if view is not None and asked.build not in (None, view.build):
+        builds: list[ProjectionView] = yield show_builds(view.name, view.version)
+        chosen = next((each for each in builds if each.build == asked.build), None)
+        if chosen is None:
+            known = ", ".join(str(each.build) for each in builds)
+            raise NotPossible(
+                f"Version {view.version} of projection {view.name!r} has no build {asked.build} any more, or not yet: it has {known}."
+            )
+        view = chosen
     if view is None:
         which = "" if asked.version is None else f" of version {asked.version}"
         raise NotPossible(

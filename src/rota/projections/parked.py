@@ -29,6 +29,8 @@ class ParkedEvent:
 
     projection: str
     version: int
+    build: int
+    partition: int
     order_xid: int
     position: int
     stream: str | None
@@ -59,16 +61,18 @@ PARK = statement(
     "park_events",
     """
     insert into {schema}.parked_events as parked (
-        projection, version, order_xid, position, stream, type, attempts, error_type, error_message, error_trace
+        projection, version, build, partition, order_xid, position, stream, type, attempts, error_type, error_message, error_trace
     )
-    select %(name)s::text, %(version)s::int, given.order_xid::xid8, given.position, given.stream, given.type, given.attempts,
+    select
+        %(name)s::text, %(version)s::int, %(build)s::int, %(partition)s::int,
+        given.order_xid::xid8, given.position, given.stream, given.type, given.attempts,
         given.error_type, given.error_message, given.error_trace
     from unnest(
         %(xids)s::text[], %(positions)s::bigint[], %(streams)s::text[], %(types)s::text[], %(attempts)s::int[],
         %(error_types)s::text[], %(messages)s::text[], %(traces)s::text[]
     ) as given (order_xid, position, stream, type, attempts, error_type, error_message, error_trace)
     -- parked before, and read again after a rewind
-    on conflict (projection, version, order_xid, position) do update
+    on conflict (projection, version, build, order_xid, position) do update
     set parked_at = excluded.parked_at,
         attempts = excluded.attempts,
         error_type = excluded.error_type,
@@ -84,8 +88,7 @@ def park_events(owned: Owned, unfit: Sequence[Unfit]) -> Query[None]:
     """Set these aside, in the transaction that moves the checkpoint over them."""
     return PARK.query(
         {
-            "name": owned.name,
-            "version": owned.version,
+            **owned.params,
             "xids": [str(each.row.order_xid) for each in unfit],
             "positions": [each.row.position for each in unfit],
             "streams": [each.row.stream for each in unfit],
@@ -109,11 +112,14 @@ LIST = statement(
     "list_parked_events",
     """
     select
-        parked.projection, parked.version, parked.order_xid::text::bigint, parked.position, parked.stream, parked.type,
+        parked.projection, parked.version, parked.build, parked.partition,
+        parked.order_xid::text::bigint, parked.position, parked.stream, parked.type,
         parked.parked_at, parked.attempts, parked.error_type, parked.error_message, parked.error_trace, parked.replay_at
     from {schema}.parked_events as parked
     where parked.projection = %(name)s
       and parked.version = %(version)s
+      and parked.build = %(build)s
+      and (parked.partition = %(partition)s or %(partition)s::int is null)
       and (
           %(order_xid)s::text is null
           or (parked.order_xid, parked.position) > (%(order_xid)s::text::xid8, %(position)s::bigint)
@@ -125,17 +131,19 @@ LIST = statement(
 )
 
 
-def list_parked(name: str, version: int, *, limit: int, after: Pair | None) -> Query[list[ParkedEvent]]:
+def list_parked(
+    name: str, version: int, build: int, partition: int | None, *, limit: int, after: Pair | None
+) -> Query[list[ParkedEvent]]:
     """What is parked, in the order of the log, from behind this place."""
     places = {"order_xid": None if after is None else str(after.order_xid), "position": after and after.position}
-    asked = {"name": name, "version": version, "limit": limit, "replays": False}
+    asked = {"name": name, "version": version, "build": build, "partition": partition, "limit": limit, "replays": False}
     return LIST.query(asked | places, read=many(ParkedEvent))
 
 
 def find_replays(owned: Owned, limit: int) -> Query[list[ParkedEvent]]:
     """What is to be tried again, in the order of the log."""
-    asked = {"name": owned.name, "version": owned.version, "limit": limit, "replays": True}
-    return LIST.query(asked | {"order_xid": None, "position": None}, read=many(ParkedEvent))
+    asked = {"limit": limit, "replays": True, "order_xid": None, "position": None}
+    return LIST.query(owned.params | asked, read=many(ParkedEvent))
 
 
 TAKE = statement(
@@ -146,6 +154,8 @@ TAKE = statement(
         from {schema}.projections as projection
         where projection.name = %(name)s::text
           and projection.version = %(version)s::int
+          and projection.build = %(build)s::int
+          and projection.partition = %(partition)s::int
           and projection.epoch = %(epoch)s::bigint
           and projection.state = 'running'
         for share
@@ -153,6 +163,7 @@ TAKE = statement(
     delete from {schema}.parked_events as parked
     where parked.projection = %(name)s::text
       and parked.version = %(version)s::int
+      and parked.build = %(build)s::int
       and parked.order_xid = %(order_xid)s::text::xid8
       and parked.position = %(position)s::bigint
       and exists (select from held)
@@ -177,6 +188,7 @@ FAIL = statement(
         error_trace = %(trace)s
     where parked.projection = %(name)s
       and parked.version = %(version)s
+      and parked.build = %(build)s
       and parked.order_xid = %(order_xid)s::text::xid8
       and parked.position = %(position)s
     """,

@@ -12,8 +12,8 @@ from rota.leases.control import Reactions
 from rota.leases.singletons import Singleton
 from rota.postgres.pool import Database
 from rota.projections.checkpoint import declare_projection
-from rota.projections.definition import ProjectionDefinition, lease_name
-from rota.projections.projector import Projector
+from rota.projections.definition import ProjectionDefinition
+from rota.projections.owner import Owner
 from rota.projections.rebase import check_order
 
 __all__ = ["Projecting"]
@@ -44,23 +44,26 @@ class Projecting:
         self.definitions = definitions
         self._loop = asyncio.get_running_loop()
         self._looking = database.apart("feed", size=min(max(1, len(definitions)), _MOST), settings=_LOOKING)
-        self._applying = database.apart("project", size=max(1, len(definitions)) + _KEPT)
-        self._projectors = [
-            Projector(each, looking=self._looking, applying=self._applying, facts=facts, hears=hears)
+        self._applying = database.apart("project", size=max(1, sum(map(_connections, definitions))) + _KEPT)
+        self._owners = [
+            Owner(each, partition, looking=self._looking, applying=self._applying, facts=facts, hears=hears)
             for each in definitions
+            for partition in range(each.partitions)
         ]
         self.reactions = Reactions(on_event=self._on_event)
 
     def singletons(self) -> list[Singleton]:
         """What the worker is to lead."""
-        return [
-            Singleton(lease_name(each.definition.name, each.definition.version), each.lead) for each in self._projectors
-        ]
+        return [Singleton(each.definition.lease(each.partition), each.lead) for each in self._owners]
+
+    @property
+    def connections(self) -> int:
+        """How many it opens at its busiest."""
+        return min(len(self.definitions), _MOST) + sum(map(_connections, self.definitions))
 
     def told(self) -> dict[str, dict[str, Any]]:
         """How those stand that this process reads for, by name; asks nobody."""
-        told = {each.definition.name: each.standing.told() for each in self._projectors}
-        return {name: standing for name, standing in told.items() if standing is not None}
+        return {name: standing for each in self._owners for name, standing in each.told().items()}
 
     @contextlib.asynccontextmanager
     async def prepared(self) -> AsyncIterator[None]:
@@ -74,11 +77,11 @@ class Projecting:
                 if (check := getattr(each.readable, "check", None)) is not None:
                     await check()
                 check_order(each, await self._looking.run(each.feed.ahead()))
-                await self._looking.run(declare_projection(each.name, each.version, each.told()))
+                await self._looking.run(declare_projection(each.name, each.version, each.told(), each.partitions))
             yield
         finally:
-            for projector in self._projectors:
-                await projector.close()
+            for owner in self._owners:
+                await owner.close()
             await self._applying.close()
             await self._looking.close()
 
@@ -87,6 +90,11 @@ class Projecting:
             self._loop.call_soon_threadsafe(self._wake, log)
 
     def _wake(self, log: str) -> None:
-        for projector in self._projectors:
-            if log in ("", projector.definition.source.name):
-                projector.wake()
+        for owner in self._owners:
+            if log in ("", owner.definition.source.name):
+                owner.wake()
+
+
+def _connections(definition: ProjectionDefinition) -> int:
+    """One for each partition, and one more while it is rebuilt."""
+    return definition.partitions * (2 if definition.takes_build else 1)

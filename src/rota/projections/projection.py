@@ -15,9 +15,9 @@ from rota.postgres.pool import Database
 from rota.postgres.query import Steps
 from rota.projections.checkpoint import declare_projection
 from rota.projections.definition import ProjectionDefinition
-from rota.projections.feed import Lag, Pair
+from rota.projections.feed import Feed, Lag, Pair
 from rota.projections.horizon import HorizonHolder, who_holds_the_horizon
-from rota.projections.inspect import ProjectionStatus, ProjectionView, get_projection
+from rota.projections.inspect import PartitionView, ProjectionStatus, ProjectionView, get_projection, show_builds
 
 __all__ = ["Home", "Projection"]
 
@@ -93,40 +93,65 @@ class Projection(Generic[P, R]):
             pause = min(_LONGEST_PAUSE, pause * 2)
 
     def _status(self) -> Steps[ProjectionStatus]:
-        view = yield from self._view()
-        lag: Lag = yield self.definition.feed.lag(_MOST_COUNTED)
+        yield from self._view()
+        views: list[ProjectionView] = yield show_builds(self.name, self.version)
+        rebuild: ProjectionStatus | None = None
+        # the one that readers use comes first
+        for view in reversed(views):
+            rebuild = yield from self._status_of(view, rebuild)
+        assert rebuild is not None, "it was declared at least now"
+        return rebuild
+
+    def _status_of(self, view: ProjectionView, rebuild: ProjectionStatus | None) -> Steps[ProjectionStatus]:
+        lag, behind = Lag(0, None), list[int]()
+        for each in view.partitions:
+            its: Lag = yield self._feed(view, each).lag(_MOST_COUNTED)
+            waited = [seconds for seconds in (lag.seconds, its.seconds) if seconds is not None]
+            lag = Lag(lag.events + its.events, max(waited, default=None), lag.more or its.more)
+            behind += [each.partition] if its.events else []
         held_by: HorizonHolder | None = None
         first, last = (yield self.definition.feed.first()), (yield self.definition.feed.last())
         progress = _progress(view, lag, first, last)
         eta = view.building_seconds * (1 - progress) / progress if lag.events and progress else None
-        if lag.events:
-            found = yield self.definition.feed.look(1)
+        if behind:
+            found = yield self.definition.feed_of(build=view.build, partition=behind[0]).look(1)
             if not found.rows:
                 held_by = yield who_holds_the_horizon()
-        return ProjectionStatus(view, lag, held_by, progress, eta if lag.events else 0.0)
+        return ProjectionStatus(view, lag, held_by, progress, eta if lag.events else 0.0, rebuild)
+
+    def _feed(self, view: ProjectionView, partition: PartitionView) -> Feed:
+        return self.definition.feed_of(build=view.build, partition=partition.partition)
 
     def _waits(self, until: Pair) -> Steps[bool]:
         """Whether something up to there is still to be taken in. Raises NotPossible when nobody will."""
         view = yield from self._view()
-        lag: Lag = yield self.definition.feed.lag(1, until)
-        if not lag.events and not lag.more:
-            return False
-        if view.state != "running":
-            why = {
-                "paused": f" by {view.state_by}",
-                "stopped": f": {view.error_type}: {view.error_message}",
-                "retired": ", as a later version has taken its place",
-            }[view.state]
-            raise NotPossible(
-                f"Projection {self.name!r} will not catch up: it is {view.state}{why}. To go on: rota projections resume {self.name}."
-            )
-        return True
+        for each in view.partitions:
+            lag: Lag = yield self._feed(view, each).lag(1, until)
+            if lag.events or lag.more:
+                self._check_state(view, each)
+                return True
+        return False
+
+    def _check_state(self, view: ProjectionView, partition: PartitionView) -> None:
+        if partition.state == "running":
+            return
+        why = {
+            "paused": f" by {partition.state_by}",
+            "stopped": f": {partition.error_type}: {partition.error_message}",
+            "retired": ", as a later version has taken its place",
+        }[partition.state]
+        which = f" in partition {partition.partition}" if len(view.partitions) > 1 else ""
+        raise NotPossible(
+            f"Projection {self.name!r} will not catch up: it is {partition.state}{which}{why}. To go on: rota projections resume "
+            f"{self.name}."
+        )
 
     def _view(self) -> Steps[ProjectionView]:
         view: ProjectionView | None = yield get_projection(self.name, self.version)
         if view is None:
             # no worker has begun yet: it is at the first event all the same
-            yield declare_projection(self.name, self.version, self.definition.told())
+            definition = self.definition
+            yield declare_projection(self.name, self.version, definition.told(), definition.partitions)
             view = yield get_projection(self.name, self.version)
             assert view is not None, "it was declared just now"
         return view

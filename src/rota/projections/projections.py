@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 from rota.errors import ConfigurationError
 from rota.postgres.audit import actor
 from rota.postgres.notify import event_channel
+from rota.postgres.query import Steps
+from rota.projections.builds import cancel_rebuild, rebuild_projection
 from rota.projections.definition import ProjectionDefinition, define
 from rota.projections.feed import FeedRow, Pair, Readable
 from rota.projections.inspect import ProjectionView, list_projections
 from rota.projections.operate import (
     Asked,
     drop_parked,
+    find_builds,
     find_parked,
     find_projection,
     forget_projection,
     pause_projection,
-    rebuild_projection,
     replay_parked,
     resume_projection,
     rewind_projection,
@@ -63,8 +65,10 @@ class Projections(Mapping[str, Projection[..., Any]]):
         batch: int = 500,
         version: int = 1,
         on_error: OnError = _STOP,
-        prepare: Callable[[Any], Any] | None = None,
-        switch: Callable[[Any], Any] | None = None,
+        partition_by: Literal["stream"] | None = None,
+        partitions: int | None = None,
+        prepare: Callable[..., Any] | None = None,
+        switch: Callable[..., Any] | None = None,
     ) -> Decorator:
         """Have a function called with each event of a log or table, once and in order, by one worker of all.
 
@@ -77,9 +81,14 @@ class Projections(Mapping[str, Projection[..., Any]]):
         transaction takes in at most. `version` begins anew: each has its own checkpoint. `on_error` says what becomes of an event
         that cannot be taken in: the projection stops at it, tries it again as a Retry says and then stops, or parks it.
 
+        `partition_by="stream"` and `partitions=4` have four workers share it, or fewer if there are not so many: each partition has a
+        checkpoint and an owner of its own, and all events of a stream are in one of them. Between streams there is no order then, and
+        trouble with an event concerns its partition. The number stays what it is for as long as the version.
+
         `prepare(connection)` is called once for each version, before its first event: there it makes its tables. `switch(connection)`
         is called once when a version has caught up and is as far as those before it: there readers are given the new tables. In the
-        same transaction the versions before it retire.
+        same transaction the versions before it retire. When the function and both of these have a parameter `build`, they are given
+        a number to name tables by, and `rebuild` makes the next one from all events beside the one that readers use.
         """
 
         def register(function: Callable[..., Any]) -> Any:
@@ -92,6 +101,8 @@ class Projections(Mapping[str, Projection[..., Any]]):
                 batch=batch,
                 version=version,
                 on_error=on_error,
+                partition_by=partition_by,
+                partitions=partitions,
                 prepare=prepare,
                 switch=switch,
             )
@@ -114,37 +125,81 @@ class Projections(Mapping[str, Projection[..., Any]]):
     def list_sync(self) -> Sequence[ProjectionView]:
         return self._home.database.run_sync(list_projections())
 
-    async def show(self, name: str, *, version: int | None = None) -> ProjectionView:
-        """That version of it, or the one of this app, or the last. Raises NotPossible when nobody has declared it."""
-        return await self._home.database.run_steps(find_projection(self._asked(name, version, None)))
+    async def show(self, name: str, *, version: int | None = None, build: int | None = None) -> ProjectionView:
+        """That version of it, or the one of this app, or the last; of that the build that readers use, unless one is named.
 
-    def show_sync(self, name: str, *, version: int | None = None) -> ProjectionView:
-        return self._home.database.run_steps_sync(find_projection(self._asked(name, version, None)))
+        Raises NotPossible when nobody has declared it.
+        """
+        return await self._home.database.run_steps(find_projection(self._asked(name, version, None, build)))
+
+    def show_sync(self, name: str, *, version: int | None = None, build: int | None = None) -> ProjectionView:
+        return self._home.database.run_steps_sync(find_projection(self._asked(name, version, None, build)))
+
+    async def builds(self, name: str, *, version: int | None = None) -> Sequence[ProjectionView]:
+        """The builds of that version that are at work: the one that readers use, and one that is to take its place."""
+        return await self._home.database.run_steps(find_builds(self._asked(name, version, None)))
+
+    def builds_sync(self, name: str, *, version: int | None = None) -> Sequence[ProjectionView]:
+        return self._home.database.run_steps_sync(find_builds(self._asked(name, version, None)))
 
     async def pause(
-        self, name: str, *, version: int | None = None, by: str | None = None, dry_run: bool = False
+        self,
+        name: str,
+        *,
+        version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
     ) -> ProjectionView:
-        """Have nobody read for it, until it is resumed; a batch in hand is undone, and read again then. Raises NotPossible."""
-        steps = pause_projection(self._asked(name, version, by))
+        """Have nobody read for it, until it is resumed; a batch in hand is undone, and read again then. Raises NotPossible.
+
+        All its partitions, and a rebuild that is under way, unless one is named.
+        """
+        steps = pause_projection(self._asked(name, version, by, build, partition))
         return await self._home.database.run_steps(steps, dry_run=dry_run)
 
     def pause_sync(
-        self, name: str, *, version: int | None = None, by: str | None = None, dry_run: bool = False
+        self,
+        name: str,
+        *,
+        version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
     ) -> ProjectionView:
-        steps = pause_projection(self._asked(name, version, by))
+        steps = pause_projection(self._asked(name, version, by, build, partition))
         return self._home.database.run_steps_sync(steps, dry_run=dry_run)
 
     async def resume(
-        self, name: str, *, version: int | None = None, by: str | None = None, dry_run: bool = False
+        self,
+        name: str,
+        *,
+        version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
     ) -> ProjectionView:
-        """Go on at once, be it paused or stopped: with the event it stopped at, and all its attempts."""
-        steps = resume_projection(self._asked(name, version, by))
+        """Go on at once, be it paused or stopped: with the event it stopped at, and all its attempts.
+
+        All its partitions, and a rebuild that is under way, unless one is named.
+        """
+        steps = resume_projection(self._asked(name, version, by, build, partition))
         return await self._home.database.run_steps(steps, dry_run=dry_run)
 
     def resume_sync(
-        self, name: str, *, version: int | None = None, by: str | None = None, dry_run: bool = False
+        self,
+        name: str,
+        *,
+        version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
     ) -> ProjectionView:
-        steps = resume_projection(self._asked(name, version, by))
+        steps = resume_projection(self._asked(name, version, by, build, partition))
         return self._home.database.run_steps_sync(steps, dry_run=dry_run)
 
     async def rewind(
@@ -153,15 +208,18 @@ class Projections(Mapping[str, Projection[..., Any]]):
         position: int | None = None,
         *,
         version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
         by: str | None = None,
         dry_run: bool = False,
     ) -> ProjectionView:
         """Read again from the event at this position, or from the first. What the handler has written stays: make room first.
 
-        What is parked from there on leaves the list, as it is read again as well.
-        Raises NotPossible when there is no such event, it lies ahead, or the checkpoint moves at this moment: pause it first.
+        Of all partitions those that have come further, unless one is named. What is parked from there on leaves the list, as it is
+        read again as well. Raises NotPossible when there is no such event, it lies ahead, or a checkpoint moves at this moment: pause
+        it first.
         """
-        steps = rewind_projection(self._asked(name, version, by), self._feed(name, version), position)
+        steps = rewind_projection(self._asked(name, version, by, build, partition), self._feed(name, version), position)
         return await self._home.database.run_steps(steps, dry_run=dry_run)
 
     def rewind_sync(
@@ -170,50 +228,92 @@ class Projections(Mapping[str, Projection[..., Any]]):
         position: int | None = None,
         *,
         version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
         by: str | None = None,
         dry_run: bool = False,
     ) -> ProjectionView:
-        steps = rewind_projection(self._asked(name, version, by), self._feed(name, version), position)
+        steps = rewind_projection(self._asked(name, version, by, build, partition), self._feed(name, version), position)
         return self._home.database.run_steps_sync(steps, dry_run=dry_run)
 
-    async def rebuild(self, name: str, *, by: str | None = None, dry_run: bool = False) -> ProjectionView:
-        """Begin anew with the version that this app has, beside the one that readers use: its `prepare` makes its tables again.
+    async def rebuild(
+        self, name: str, *, cancel: bool = False, by: str | None = None, dry_run: bool = False
+    ) -> ProjectionView:
+        """Replay all events beside what readers use, and give readers the result when it has caught up; returns the new build.
 
-        Raises NotPossible for the version that readers use, which would go back in time: give it the next number first.
+        For a projection of this app whose function, `prepare` and `switch` take a build. A rebuild that is under way is given up for
+        it; with `cancel` it is given up, and nothing is begun. Others begin anew with a version that readers do not use yet. Raises
+        NotPossible for one that they do, and says what to do.
         """
-        projection = self[name]
-        steps = rebuild_projection(self._asked(name, projection.version, by), projection.definition.prepare is not None)
-        return await self._home.database.run_steps(steps, dry_run=dry_run)
+        return await self._home.database.run_steps(self._rebuild(name, cancel, by), dry_run=dry_run)
 
-    def rebuild_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> ProjectionView:
-        projection = self[name]
-        steps = rebuild_projection(self._asked(name, projection.version, by), projection.definition.prepare is not None)
-        return self._home.database.run_steps_sync(steps, dry_run=dry_run)
+    def rebuild_sync(
+        self, name: str, *, cancel: bool = False, by: str | None = None, dry_run: bool = False
+    ) -> ProjectionView:
+        return self._home.database.run_steps_sync(self._rebuild(name, cancel, by), dry_run=dry_run)
 
-    async def skip(self, name: str, *, by: str | None = None, dry_run: bool = False) -> FeedRow:
+    def _rebuild(self, name: str, cancel: bool, by: str | None) -> Steps[ProjectionView]:
+        definition = self[name].definition
+        asked = self._asked(name, definition.version, by)
+        if cancel:
+            return cancel_rebuild(asked)
+        return rebuild_projection(asked, has_prepare=definition.prepare is not None, takes_build=definition.takes_build)
+
+    async def skip(
+        self,
+        name: str,
+        *,
+        build: int | None = None,
+        partition: int | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> FeedRow:
         """Pass over the event that comes next, such as the one it stopped at, and return it as it is stored.
 
-        For a projection of this app. It does not resume one that is stopped.
+        For a projection of this app. Of several partitions in the one that has stopped, unless one is named. It does not resume one
+        that is stopped.
         """
-        projection = self[name]
-        steps = skip_event(self._asked(name, projection.version, by), projection.definition.feed)
+        steps = skip_event(self._asked(name, self[name].version, by, build, partition), self[name].definition.feed_of)
         return await self._home.database.run_steps(steps, dry_run=dry_run)
 
-    def skip_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> FeedRow:
-        projection = self[name]
-        steps = skip_event(self._asked(name, projection.version, by), projection.definition.feed)
+    def skip_sync(
+        self,
+        name: str,
+        *,
+        build: int | None = None,
+        partition: int | None = None,
+        by: str | None = None,
+        dry_run: bool = False,
+    ) -> FeedRow:
+        steps = skip_event(self._asked(name, self[name].version, by, build, partition), self[name].definition.feed_of)
         return self._home.database.run_steps_sync(steps, dry_run=dry_run)
 
     async def parked(
-        self, name: str, *, version: int | None = None, limit: int = 100, after: Pair | None = None
+        self,
+        name: str,
+        *,
+        version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
+        limit: int = 100,
+        after: Pair | None = None,
     ) -> Sequence[ParkedEvent]:
         """What could not be taken in, in the order of the log; `after` is the place of the last of the page before."""
-        return await self._home.database.run_steps(find_parked(name, version, limit=limit, after=after))
+        asked = self._asked(name, version, None, build, partition)
+        return await self._home.database.run_steps(find_parked(asked, limit=limit, after=after))
 
     def parked_sync(
-        self, name: str, *, version: int | None = None, limit: int = 100, after: Pair | None = None
+        self,
+        name: str,
+        *,
+        version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
+        limit: int = 100,
+        after: Pair | None = None,
     ) -> Sequence[ParkedEvent]:
-        return self._home.database.run_steps_sync(find_parked(name, version, limit=limit, after=after))
+        asked = self._asked(name, version, None, build, partition)
+        return self._home.database.run_steps_sync(find_parked(asked, limit=limit, after=after))
 
     async def replay(
         self,
@@ -221,6 +321,8 @@ class Projections(Mapping[str, Projection[..., Any]]):
         positions: Sequence[int] | None = None,
         *,
         version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
         by: str | None = None,
         dry_run: bool = False,
     ) -> int:
@@ -229,7 +331,7 @@ class Projections(Mapping[str, Projection[..., Any]]):
         They are tried in the order of the log, and each leaves the list in the transaction that takes it in. One that fails again
         stays parked.
         """
-        steps = replay_parked(self._asked(name, version, by), positions)
+        steps = replay_parked(self._asked(name, version, by, build, partition), positions)
         return await self._home.database.run_steps(steps, dry_run=dry_run)
 
     def replay_sync(
@@ -238,10 +340,12 @@ class Projections(Mapping[str, Projection[..., Any]]):
         positions: Sequence[int] | None = None,
         *,
         version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
         by: str | None = None,
         dry_run: bool = False,
     ) -> int:
-        steps = replay_parked(self._asked(name, version, by), positions)
+        steps = replay_parked(self._asked(name, version, by, build, partition), positions)
         return self._home.database.run_steps_sync(steps, dry_run=dry_run)
 
     async def drop(
@@ -250,11 +354,13 @@ class Projections(Mapping[str, Projection[..., Any]]):
         positions: Sequence[int] | None = None,
         *,
         version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
         by: str | None = None,
         dry_run: bool = False,
     ) -> int:
         """Give up the parked events at these positions, or all of them; returns how many there were."""
-        steps = drop_parked(self._asked(name, version, by), positions)
+        steps = drop_parked(self._asked(name, version, by, build, partition), positions)
         return await self._home.database.run_steps(steps, dry_run=dry_run)
 
     def drop_sync(
@@ -263,10 +369,12 @@ class Projections(Mapping[str, Projection[..., Any]]):
         positions: Sequence[int] | None = None,
         *,
         version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
         by: str | None = None,
         dry_run: bool = False,
     ) -> int:
-        steps = drop_parked(self._asked(name, version, by), positions)
+        steps = drop_parked(self._asked(name, version, by, build, partition), positions)
         return self._home.database.run_steps_sync(steps, dry_run=dry_run)
 
     async def forget(
@@ -298,10 +406,12 @@ class Projections(Mapping[str, Projection[..., Any]]):
     def rebase_sync(self, *, restored_to: int | None = None, by: str | None = None, dry_run: bool = False) -> Rebased:
         return rebase_sync(self._home.database, actor(by), restored_to, dry_run=dry_run)
 
-    def _asked(self, name: str, version: int | None, by: str | None) -> Asked:
+    def _asked(
+        self, name: str, version: int | None, by: str | None, build: int | None = None, partition: int | None = None
+    ) -> Asked:
         if version is None and name in self._projections:
             version = self._projections[name].version
-        return Asked(name, version, actor(by), event_channel(self._home.database.schema))
+        return Asked(name, version, actor(by), event_channel(self._home.database.schema), build, partition)
 
     def _feed(self, name: str, version: int | None) -> Any:
         known = self._projections.get(name)

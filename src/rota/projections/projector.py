@@ -11,7 +11,7 @@ import contextlib
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import psycopg
 
@@ -48,7 +48,7 @@ from rota.projections.definition import ProjectionDefinition
 from rota.projections.feed import START, FeedRow, Found, Pair
 from rota.projections.horizon import who_holds_the_horizon
 from rota.projections.parked import ParkedEvent, Unfit, fail_replay, find_replays, set_aside
-from rota.projections.rebuild import may_prepare, may_switch, note_prepared, note_switched
+from rota.projections.rebuild import find_places, may_prepare, may_switch, note_prepared, note_switched
 from rota.projections.standing import Standing
 from rota.projections.trouble import Park, decide
 
@@ -78,24 +78,36 @@ _IN_THE_WAY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected,
 _LONGEST_PAUSE = 10.0
 
 
+class _Gone(Exception):
+    """There is no such build any more: a projection that was forgotten begins with its first."""
+
+
 class Projector:
-    """Reads for one projection while it leads it. Belongs to the event loop it is made on."""
+    """Reads for one build of one partition while its process leads that. Belongs to the event loop it is made on."""
 
     def __init__(
         self,
         definition: ProjectionDefinition,
         *,
+        build: int,
+        partition: int,
         looking: Database,
         applying: Database,
         facts: Facts,
         hears: Callable[[], bool],
+        noticed: Callable[[int], None],
     ) -> None:
         self.definition = definition
+        self.build = build
+        self.partition = partition
+        self._noticed = noticed
+        # the end of each fact
+        self._which = (build, None if definition.partitions == 1 else partition)
         self._looking = looking
         self._facts = facts
         self._hears = hears
-        self._feed = definition.feed
-        self._applier = Applier(definition, applying)
+        self._feed = definition.feed_of(build=build, partition=partition)
+        self._applier = Applier(definition, applying, build)
         self._woken = asyncio.Event()
         self._sizes: deque[int] = deque()
         self._passing = 0
@@ -106,22 +118,24 @@ class Projector:
         self._again = _POLL_SECONDS
         self.standing = Standing()
         self._away = False
+        self._others_at: Pair | None = None
 
     def wake(self) -> None:
         """There may be something new."""
         self._woken.set()
 
-    async def lead(self, term: Term) -> NoReturn:
-        """Take in events for as long as the term lasts."""
+    async def lead(self, term: Term) -> None:
+        """Take in events for as long as the term lasts, or until a later build has taken the place of this one."""
         self._term = term
         try:
-            await self._lead(term)
+            with contextlib.suppress(_Gone):
+                await self._lead(term)
         finally:
             self.standing.found(None)
             await self._abandon()
 
-    async def _lead(self, term: Term) -> NoReturn:
-        owned = Owned(self.definition.name, self.definition.version, term.epoch)
+    async def _lead(self, term: Term) -> None:
+        owned = Owned(self.definition.name, self.definition.version, term.epoch, self.build, self.partition)
         self._sizes.clear()
         while not await self._taken(owned, term):  # noqa: ASYNC110 - the database is asked
             await asyncio.sleep(_AWAY_SECONDS)
@@ -130,7 +144,8 @@ class Projector:
                 self._woken.clear()
                 self._again = _AGAIN_SECONDS
             try:
-                await self._step(term, owned)
+                if await self._step(term, owned):
+                    return
                 self._is_back()
             except CheckpointMoved:
                 self._sizes.clear()
@@ -160,15 +175,19 @@ class Projector:
         with contextlib.suppress(TimeoutError, RotaError):
             async with asyncio.timeout(_EVICT_SECONDS):
                 await self._looking.run(evict(term.name, term.epoch, self._looking.schema))
-        self._facts.emit(ProjectionAbandoned(self.definition.name, self.definition.version, term.epoch))
+        told = (self.definition.name, self.definition.version, term.epoch)
+        self._facts.emit(ProjectionAbandoned(*told, *self._which))
 
     async def _taken(self, owned: Owned, term: Term) -> bool:
         try:
             if not await self._looking.run(take_projection(owned)):
                 # it was forgotten, or a later term has begun: then ours is over
                 await term.confirm()
+                if self.build > 1:
+                    raise _Gone
                 definition = self.definition
-                await self._looking.run(declare_projection(definition.name, definition.version, definition.told()))
+                told = (definition.name, definition.version, definition.told(), definition.partitions)
+                await self._looking.run(declare_projection(*told))
                 return await self._looking.run(take_projection(owned))
         except DatabaseUnavailable as error:
             self._is_away(error)
@@ -176,13 +195,18 @@ class Projector:
         self._is_back()
         return True
 
-    async def _step(self, term: Term, owned: Owned) -> None:
+    async def _step(self, term: Term, owned: Owned) -> bool:
+        """Do what comes next; whether that was the last."""
         size = self._sizes.popleft() if self._sizes else self.definition.batch
         found = await self._looking.run(self._feed.look(size))
         if found is None or found.epoch != owned.epoch:
             raise CheckpointMoved(f"Projection {owned.name!r} is gone, or someone else reads for it.")
         self.standing.found(found)
         term.progress({"position": found.at.position} if found.at.order_xid else None)
+        if found.newest != self.build:
+            self._noticed(found.newest)
+            if found.state == "retired":
+                return True
         if found.state != "running":
             self._sizes.clear()
             await self._sleep(self._poll)
@@ -196,18 +220,31 @@ class Projector:
             if done and not found.live and len(found.rows) < size:
                 await self._switch(term, owned, found)
         elif not found.live and found.end == found.at and await self._switch(term, owned, found):
-            return
+            return False
         elif found.end != found.at and self._is_to_pass(found):
             await self._looking.run(move_checkpoint(owned, found.at, found.end))
         elif found.pending:
             await self._wait_for_the_horizon()
         else:
-            await self._sleep(self._pause() if found.end == found.at else _PASS_SECONDS)
+            pause = self._pause() if found.end == found.at else _PASS_SECONDS
+            await self._sleep(min(pause, _PASS_SECONDS) if self._builds(found) else pause)
+        return False
+
+    def _builds(self, found: Found) -> bool:
+        """Whether it is to take the place of another, and has not yet."""
+        return not found.live and self.definition.switch is not None
 
     async def _switch(self, term: Term, owned: Owned, found: Found) -> bool:
-        """Give readers this version, if it has a `switch` and is as far as those before it."""
-        if self.definition.switch is None or found.replays:
+        """Give readers this, if it has a `switch` and is as far as those before it. The first partition sees to that for all."""
+        if self.definition.switch is None or found.replays or self.partition:
             return False
+        if self.definition.partitions > 1:
+            mine, others = await self._looking.run(find_places(owned))
+            if mine < others and (self._others_at is None or mine < self._others_at):
+                # some are far behind: those before it are not held up for them
+                self._others_at = self._others_at or others
+                return False
+            self._others_at = None
         switch = self.definition.switch
         return await self._change(term, owned, found, switch, (may_switch(owned), note_switched(owned)))
 
@@ -217,7 +254,7 @@ class Projector:
         owned: Owned,
         found: Found,
         hook: Callable[..., Any],
-        around: tuple[Query[bool], Query[Any]],
+        around: tuple[Query[Any], Query[Any]],
     ) -> bool:
         """Run a hook of the author's. One that raises stops the projection: without its tables it is nothing.
 
@@ -244,7 +281,7 @@ class Projector:
         """Others hold what a hook needs. They end some time, so it is told of and tried again, however often."""
         self._hindrances += 1
         pause = min(_LONGEST_PAUSE, 0.1 * 2 ** min(self._hindrances, 10)) * random.uniform(0.5, 1.0)
-        self._facts.emit(HookHindered(owned.name, owned.version, hook, self._hindrances, error, pause))
+        self._facts.emit(HookHindered(owned.name, owned.version, hook, self._hindrances, error, pause, *self._which))
         place = (await self._looking.run(self._feed.look(1)) or found).at
         await self._looking.run(fail_projection(owned, place, describe(error), stop=False, counts=False))
         await self._rest(owned, place, pause)
@@ -253,7 +290,7 @@ class Projector:
         place = (await self._looking.run(self._feed.look(1)) or found).at
         await self._looking.run(fail_projection(owned, place, describe(error), stop=True))
         told = (self.definition.name, self.definition.version, place.position, 1)
-        self._facts.emit(ProjectionStopped(*told, error))
+        self._facts.emit(ProjectionStopped(*told, error, *self._which))
 
     # Events.
 
@@ -276,8 +313,9 @@ class Projector:
         told = (self.definition.name, self.definition.version)
         for each in batch.unfit:
             if each.row.pair <= place and each.failure.error is not None:
-                self._facts.emit(EventParked(*told, *each.row.pair, each.attempts, each.failure.error))
-        self._facts.emit(EventsProjected(*told, batch.done, place.order_xid, place.position, boottime() - began))
+                self._facts.emit(EventParked(*told, *each.row.pair, each.attempts, each.failure.error, *self._which))
+        took = boottime() - began
+        self._facts.emit(EventsProjected(*told, batch.done, *place, took, *self._which))
         return place == found.end
 
     def _batch(self, found: Found) -> Batch | Unfit:
@@ -309,7 +347,7 @@ class Projector:
             while not (await asyncio.wait([task], timeout=tell_after - (boottime() - began)))[0]:
                 position = batch.events[batch.index or 0].position if batch.events else batch.at.position
                 told = (self.definition.name, self.definition.version, position)
-                self._facts.emit(ProjectionStalled(*told, boottime() - began))
+                self._facts.emit(ProjectionStalled(*told, boottime() - began, *self._which))
                 tell_after *= 2
         except asyncio.CancelledError:
             batch.stopping = True
@@ -358,15 +396,15 @@ class Projector:
         if verdict == "park":
             unfit = Unfit(row, attempt, failure)
             await self._looking.run_steps(set_aside(owned, found.at, unfit))
-            self._facts.emit(EventParked(*told, *row.pair, attempt, error))
+            self._facts.emit(EventParked(*told, *row.pair, attempt, error, *self._which))
             return
         if not await self._looking.run(fail_projection(owned, found.at, failure, stop=verdict == "stop")):
             raise CheckpointMoved(f"Projection {owned.name!r} was moved, or someone else reads for it.")
         if verdict == "stop":
-            self._facts.emit(ProjectionStopped(*told, row.position, attempt, error))
+            self._facts.emit(ProjectionStopped(*told, row.position, attempt, error, *self._which))
             return
         assert isinstance(verdict, float | int)
-        self._facts.emit(ProjectionFailed(*told, row.position, attempt, error, verdict))
+        self._facts.emit(ProjectionFailed(*told, row.position, attempt, error, verdict, *self._which))
         await self._rest(owned, found.at, verdict)
         self._sizes = deque([1])
 
@@ -389,7 +427,7 @@ class Projector:
             except Exception as error:
                 await self._looking.run(fail_replay(owned, parked.pair, describe(error)))
                 told = (self.definition.name, self.definition.version)
-                self._facts.emit(EventParked(*told, *parked.pair, parked.attempts + 1, error))
+                self._facts.emit(EventParked(*told, *parked.pair, parked.attempts + 1, error, *self._which))
 
     async def _replay_one(self, term: Term, owned: Owned, found: Found, parked: ParkedEvent) -> None:
         row = await self._looking.run(self._feed.read(parked.pair))
@@ -418,7 +456,7 @@ class Projector:
 
     def _is_to_pass(self, found: Found) -> bool:
         """Whether the checkpoint is to move over events that concern nobody here; not for each of them."""
-        if boottime() - self._passed_at < _PASS_SECONDS and not found.is_full:
+        if boottime() - self._passed_at < _PASS_SECONDS and not found.is_full and not self._builds(found):
             return False
         self._passed_at = boottime()
         return True
@@ -431,7 +469,7 @@ class Projector:
             if holder is not None:
                 self.standing.held_by = str(holder)
                 told = (self.definition.name, self.definition.version, waited)
-                self._facts.emit(ProjectionHindered(*told, str(holder)))
+                self._facts.emit(ProjectionHindered(*told, str(holder), *self._which))
         await self._sleep(self.standing.pause())
 
     async def _sleep(self, seconds: float) -> None:

@@ -187,6 +187,8 @@ REBASE = statement(
         from readers, numbered
         where readers.name = parked.projection
           and readers.version = parked.version
+          and readers.build = parked.build
+          and readers.partition = parked.partition
           and numbered.log = readers.log
           and numbered.order_xid = parked.order_xid
           and numbered.position = parked.position
@@ -207,6 +209,8 @@ REBASE = statement(
         ) as place on true
         where projection.name = readers.name
           and projection.version = readers.version
+          and projection.build = readers.build
+          and projection.partition = readers.partition
         returning projection.name
     )
     select

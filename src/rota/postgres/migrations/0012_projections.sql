@@ -1,10 +1,15 @@
 -- older workers: fine
 -- Projections: readers of events that see each once. Where each of them is, and what it could not take in.
 
--- One row for each version of a projection: while a new one catches up, the old one stays as it is.
+-- One row for each partition of each build of each version of a projection: while a new version, or a new build of the same code,
+-- catches up, the old one stays as it is. One that has no partitions is partition 0 of 1.
 create table {schema}.projections (
     name text collate "C" not null check (length(name) between 1 and 150),
     version integer not null check (version > 0),
+    build integer not null default 1 check (build > 0),
+    partition integer not null default 0 check (partition >= 0),
+    -- never changed: a stream that came to lie in another partition would be read twice or not at all
+    partitions integer not null default 1 check (partitions > partition),
     definition jsonb not null,
     declared_at timestamptz not null default {schema}.now(),
     state text not null default 'running' check (state in ('running', 'paused', 'stopped', 'retired')),
@@ -28,13 +33,15 @@ create table {schema}.projections (
     error_type text,
     error_message text,
     error_trace text,
-    primary key (name, version)
+    primary key (name, version, build, partition)
 ) with (fillfactor = 50);  -- it is written with every batch: room for that in its page
 
 -- What could not be taken in, in the order of the log, until it is replayed or dropped.
 create table {schema}.parked_events (
     projection text collate "C" not null,
     version integer not null,
+    build integer not null default 1,
+    partition integer not null default 0,
     order_xid xid8 not null,
     position bigint not null,
     stream text,
@@ -46,8 +53,16 @@ create table {schema}.parked_events (
     error_trace text not null,
     -- whoever reads for the projection is to try it again
     replay_at timestamptz,
-    primary key (projection, version, order_xid, position),
-    foreign key (projection, version) references {schema}.projections (name, version) on delete cascade
+    primary key (projection, version, build, order_xid, position),
+    foreign key (projection, version, build, partition)
+        references {schema}.projections (name, version, build, partition) on delete cascade
 );
 
-create index parked_events_replay on {schema}.parked_events (projection, version) where replay_at is not null;
+create index parked_events_replay on {schema}.parked_events (projection, version, build, partition) where replay_at is not null;
+
+-- In which of so many partitions the events of a stream are. The same on every server, platform and encoding, for ever.
+create function {schema}.partition_of(stream text, partitions integer) returns integer
+    language sql stable parallel safe
+    return (
+        ('x' || encode(substring(sha256(convert_to(coalesce(stream, ''), 'UTF8')) for 4), 'hex'))::bit(32)::bigint % partitions
+    )::integer;

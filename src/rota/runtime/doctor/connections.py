@@ -115,8 +115,10 @@ def _least(work: Mapping[str, Any]) -> int:
 
 
 def _most(work: Mapping[str, Any], pool_size: int) -> int:
-    """What it opens at its busiest: upkeep, its pool, a transaction for each body; its pollers' looks, stamps and claims."""
+    """What it opens at its busiest: upkeep, its pool, a transaction for each body; its pollers' looks, stamps and claims; its
+    projections' looks, and a transaction for each partition."""
     if not work["works"]:
         return 1 + pool_size
     pollers = min(3, len(work.get("pollers") or ()))
-    return 4 + pool_size + int(work.get("concurrency") or 0) + 3 * pollers
+    projecting = int(work.get("projecting") or 0)
+    return 4 + pool_size + int(work.get("concurrency") or 0) + 3 * pollers + projecting

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from rota.events.source import EventSource
 from rota.postgres.query import Query, statement
 from rota.projections.behind import Behind, count_behind
+from rota.projections.definition import lease_name
 from rota.projections.horizon import HorizonHolder, who_holds_the_horizon
 from rota.projections.inspect import STALLED_SECONDS, ProjectionView, list_projections
 from rota.runtime.doctor.finding import Finding, Grade, ok
@@ -40,6 +41,8 @@ FIND_FOREIGN = statement(
               select event.order_xid
               from {schema}.events as event
               where event.log = projection.definition ->> 'source'
+                -- a table of the user's may have the name of a log
+                and projection.definition ->> 'kind' is distinct from 'table'
               order by event.order_xid desc, event.position desc
               limit 1
           )
@@ -185,8 +188,7 @@ def _late(
                 "Its handler hangs, or waits for a lock.",
                 (
                     patient.app_command("projections", "show", view.name, option="--app"),
-                    patient.command("leaders", "resign", f"rota.projection/{view.name}/{view.version}", "--force")
-                    + "   # another process goes on",
+                    patient.command("leaders", "resign", _lease(view), "--force") + "   # another process goes on",
                 ),
             )
         else:
@@ -218,6 +220,12 @@ def _paused(patient: Patient, views: Iterable[ProjectionView]) -> Iterable[_Trou
             "Nobody reads for it until it is resumed.",
             [patient.command("projections", "resume", view.name) for view in paused[:_TOLD]],
         )
+
+
+def _lease(view: ProjectionView) -> str:
+    """Of the partition that has been silent for the longest."""
+    silent = max(view.partitions, key=lambda each: each.progress_seconds or 0.0)
+    return lease_name(view.name, view.version, silent.partition if len(view.partitions) > 1 else None)
 
 
 def _names(names: Iterable[str]) -> str:
