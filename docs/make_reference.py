@@ -74,6 +74,8 @@ VARIABLES = {
     "ROTA_LEASE": "How long a silent process is believed to be alive, such as `15s`. At least 1.5 seconds. Default: 15 seconds.",
     "ROTA_SCHEDULE_POLL": "How often the scheduler looks although nothing told it to, such as `30s`: what a lost message may cost. "
     "From 0.1 seconds to an hour. Default: 5 seconds.",
+    "ROTA_JOB_LOGS": "From which level on what bodies log is kept with their jobs: `debug`, `info`, `warning`, `error`, `critical`, a "
+    "number, or `off`. Default: `warning`.",
     "ROTA_DRAIN_WINDOW": "How long a web process serves requests after a signal, such as `5s`. Default: 5 seconds.",
     "ROTA_GRACE": "How long jobs and open requests of a web process have to finish after a signal. Default: 25 seconds.",
     "ROTA_DASHBOARD_AUTH": "Who may come into `rota dashboard`: `user:password`, or a token.",
@@ -186,6 +188,7 @@ SAMPLES: dict[str, Any] = {
     "roles": ("shop_jobs",),
     "statements": 9,
     "left": (),
+    "lines": 1200,
     "losses": 1,
     "member": UUID("6ba7b810-9dad-41d1-80b4-00c04fd430c8"),
     "name": "web-1:4711",
@@ -362,7 +365,9 @@ def written(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef, owner: Any)
     arguments = ", ".join(
         each for each in parameters(node.args, owner) if each not in ("self", "cls", "**unknown: Any")
     )
-    return f"`{'await ' if isinstance(node, ast.AsyncFunctionDef) else ''}{name}({arguments.removeprefix('/, ')}){returns}`"
+    streams = any(isinstance(part, ast.Yield) for part in ast.walk(node))
+    asked = ("async for … in " if streams else "await ") if isinstance(node, ast.AsyncFunctionDef) else ""
+    return f"`{asked}{name}({arguments.removeprefix('/, ')}){returns}`"
 
 
 def parameters(given: ast.arguments, owner: Any) -> Iterator[str]:

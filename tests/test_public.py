@@ -21,7 +21,7 @@ PUBLIC = """
     Adaptive Changed DueRow ParkedRow PollStats PollTransaction Poller PollerView RunningPoll current_poll
     Projection ProjectionStatus ProjectionView ParkedEvent Stop Park
     Rota Package Task Retry Unique Debounce Throttle Limit Snooze Discard Retention Codec Job NewJob RunningJob Transaction
-    AttemptError Explanation Letter Erased Schedule ScheduleDefinition ScheduleRun SchedulesPut Exclude Term current_job inject
+    AttemptError LogLine Explanation Letter Erased Schedule ScheduleDefinition ScheduleRun SchedulesPut Exclude Term current_job inject
     DrainMiddleware draining group Chain Group Flow Batch Progress BatchNotFound ResultsMissing
     RotaError AppNotFound ClaimLost ConfigurationError DatabaseUnavailable EmbeddedError ForeignDatabase ForkedProcess
     InvalidArguments InvalidDsn JobCancelled JobExists JobFailed JobNotFound LeadershipHeld LeadershipLost LockHeld

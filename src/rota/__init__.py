@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from rota.jobs.job import AttemptError, Job, NewJob
     from rota.jobs.letters import Letter
     from rota.jobs.limit import Limit
+    from rota.jobs.logs.read import LogLine
     from rota.jobs.outcome import Discard, Snooze
     from rota.jobs.package import Package
     from rota.jobs.retention import Retention
@@ -83,6 +84,7 @@ __all__ = [
     "Debounce",
     "Throttle",
     "Limit",
+    "LogLine",
     "Snooze",
     "Discard",
     "Retention",
@@ -186,6 +188,7 @@ _ROOMS = {
     "rota.retry": ("Retry",),
     "rota.jobs.running": ("RunningJob", "Transaction", "current_job"),
     "rota.jobs.limit": ("Limit",),
+    "rota.jobs.logs.read": ("LogLine",),
     "rota.jobs.unique": ("Debounce", "Throttle", "Unique"),
     "rota.leases.term": ("Term",),
     "rota.pollers.adaptive": ("Adaptive", "Changed"),

@@ -21,6 +21,7 @@ from rota.jobs.flow import Flow
 from rota.jobs.inline import run_inline, run_inline_sync, run_plan_inline, run_plan_inline_sync
 from rota.jobs.intake import Intake, check_new
 from rota.jobs.job import Job, NewJob
+from rota.jobs.logs.level import Level, read_app_level
 from rota.jobs.middleware import Middleware
 from rota.jobs.package import Package
 from rota.jobs.queue import Jobs
@@ -76,6 +77,7 @@ class Rota:
     `environment` (or ROTA_ENVIRONMENT) is a label such as "production" that a database must not contradict. `codec` makes
     payloads unreadable to others, or keeps them elsewhere. `retention` says how long settled jobs are kept, by class.
     `schedule_poll` (or ROTA_SCHEDULE_POLL) is how often the scheduler looks although nothing told it to, 5 seconds unless said.
+    `job_logs` (or ROTA_JOB_LOGS) is the level from which on what bodies log is kept with their jobs, or "off"; warnings unless said.
 
     Connections are opened at first use; `async with app:` or `with app:` bounds their life, `close` ends it.
     """
@@ -92,6 +94,7 @@ class Rota:
         codec: Codec | None = None,
         retention: Mapping[str, Retention | Duration] | None = None,
         schedule_poll: Duration | None = None,
+        job_logs: Level | None = None,
     ) -> None:
         settings = read_settings(
             dsn,
@@ -105,6 +108,7 @@ class Rota:
         self.facts = Facts()
         self.codec = check_codec(codec)
         self.retention = read_retention(retention or {})
+        self.job_logs = read_app_level(job_logs)
         self.tasks = Package()
         self.tasks.settle_in(self)
         self.task, self.resource = self.tasks.task, self.tasks.resource

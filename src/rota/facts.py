@@ -42,6 +42,7 @@ __all__ = [
     "LeadershipGained",
     "ListenerDeaf",
     "ListenerHeard",
+    "LogLinesDropped",
     "LoopBlocked",
     "LoopFree",
     "MemberEnded",
@@ -410,6 +411,12 @@ class JobsLocked(Fact):
     """Someone else has locked the rows of these jobs, so what became of them cannot be written down yet; all else goes on."""
 
     ids: tuple[int, ...]
+
+
+class LogLinesDropped(Fact):
+    """Bodies log more than can be written down: so many lines of this process found no room, and are not kept. Told once a minute."""
+
+    lines: int
 
 
 class JobSucceeded(Fact):

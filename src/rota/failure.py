@@ -13,7 +13,7 @@ from types import TracebackType
 from rota.blot import blotted
 from rota.errors import RotaError
 
-__all__ = ["Failure", "StandIn", "describe"]
+__all__ = ["Failure", "StandIn", "describe", "storable"]
 
 # An error is for a person to read; a megabyte of it helps nobody and bloats the table.
 _MESSAGE_LIMIT = 2_000
@@ -54,9 +54,9 @@ def describe(error: BaseException, secrets: Sequence[str] | None = None) -> Fail
     )
     trace = "".join(traceback.format_exception(kind, error, _own_frames(error.__traceback__), chain=True))
     stored = (
-        _storable(name, 500),
-        _storable(blotted(_text(error), secrets or ()), _MESSAGE_LIMIT),
-        _storable(blotted(trace, secrets or ())[-_TRACE_LIMIT:], _TRACE_LIMIT),
+        storable(name, 500),
+        storable(blotted(_text(error), secrets or ()), _MESSAGE_LIMIT),
+        storable(blotted(trace, secrets or ())[-_TRACE_LIMIT:], _TRACE_LIMIT),
     )
     # whoever logs the error must not show what the database does not
     return Failure(*stored, error if secrets is None else StandIn.of(*stored))
@@ -94,7 +94,7 @@ def _text(error: BaseException) -> str:
         return f"<{type(error).__name__} whose text could not be made: {type(broken).__name__}>"
 
 
-def _storable(text: str, limit: int) -> str:
+def storable(text: str, limit: int) -> str:
     """Text that PostgreSQL can hold: no NUL, no lone surrogates, not endless."""
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")

@@ -43,6 +43,7 @@ class Home(Protocol):
     facts: Facts
     codec: Codec | None
     retention: dict[str, Retention]
+    job_logs: int
     tasks: Package
     middlewares: Middleware
     singletons: dict[str, Singleton]
@@ -103,7 +104,9 @@ class Workers:
             poll=app.settings.schedule_poll,
         )
         around = app.middlewares
-        worker = Worker(app.database, app.tasks, settings, app.facts, app.codec, scheduler, app.tracing, around)
+        worker = Worker(
+            app.database, app.tasks, settings, app.facts, app.codec, scheduler, app.tracing, around, app.job_logs
+        )
         polling = Polling(app.database, polled, app.facts)
         projecting = Projecting(
             app.database,

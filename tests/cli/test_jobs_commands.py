@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from rota import Retry, current_job
 from rota.cli.target import find_app
 from rota.jobs.job import Job
 from rota.testing import TestRota
@@ -93,6 +95,33 @@ def test_a_waiting_job_is_shown_explained_and_retried(rota: Run, rota_app: TestR
     assert (retried.code, retried.out) == (0, f"{job.id}\n")
     rota_app.drain_sync()
     assert job.refresh_sync().state == "succeeded"
+
+
+def test_what_a_job_logged_is_shown_page_by_page_and_followed(rota: Run, rota_app: TestRota, dsn: str) -> None:
+    @rota_app.task(name="t", retry=Retry(2, base=0.0))
+    def chat() -> None:
+        logging.getLogger("shop").warning("attempt %s, über → alles", current_job().attempt)
+        if current_job().attempt == 1:
+            raise ConnectionError
+
+    job = str(chat.enqueue_sync().id)
+    nothing = rota("jobs", "logs", job, "--dsn", dsn)
+    rota_app.drain_sync()
+    rota_app.drain_sync()
+
+    assert (nothing.out, "nothing was kept" in nothing.err) == ("", True)
+    shown = rota("jobs", "logs", job, "--dsn", dsn).out.splitlines()
+    assert [line.partition("warning")[2].split(":", 1) for line in shown] == [
+        ["  attempt 1 shop", " attempt 1, über → alles"],
+        ["  attempt 2 shop", " attempt 2, über → alles"],
+    ]
+    first = rota("jobs", "logs", job, "--limit", "1", "--json", "--dsn", dsn)
+    (line,) = json.loads(first.out)
+    assert (line["attempt"], line["level"], line["logger"], line["number"]) == (1, "warning", "shop", 1)
+    assert rota("jobs", "logs", job, "--after", str(line["id"]), "--dsn", dsn).out.splitlines() == shown[1:]
+    followed = rota("jobs", "logs", job, "--follow", "--attempt", "2", "--json", "--dsn", dsn).out
+    assert json.loads(followed)["message"] == "attempt 2, über → alles"
+    assert "There is no job 404" in rota("jobs", "logs", "404", "--dsn", dsn).err
 
 
 def test_jobs_are_cancelled_and_discarded_by_name_of_who_did_it(
@@ -219,6 +248,8 @@ def test_everything_of_a_tag_is_erased(rota: Run, rota_app: TestRota, dsn: str, 
         "uniques",
         "0",
         "schedules",
+        "0",
+        "logs",
         "0",
     ]
     assert [letter.id for letter in rota_app.dead.list_sync()] == [dead[2].id, dead[1].id]

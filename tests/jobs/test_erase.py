@@ -63,9 +63,45 @@ async def test_every_trace_is_gone_and_nothing_else(rota_app: TestRota, db: psyc
             await job.refresh()
     assert [(await job.refresh()).state for job in jobs[2]] == ["succeeded", "succeeded", "dead", "queued", "cancelled"]
     assert db.execute("select actor, details from rota.audit where action = 'erase' order by id").fetchall() == [
-        ("ana", {"tag": "user:1", "live": 0, "dead": 1, "history": 0, "attempts": 2, "uniques": 1, "schedules": 0}),
-        ("ana", {"tag": "user:1", "live": 1, "dead": 0, "history": 0, "attempts": 0, "uniques": 1, "schedules": 0}),
-        ("ana", {"tag": "user:1", "live": 0, "dead": 0, "history": 3, "attempts": 1, "uniques": 3, "schedules": 0}),
+        (
+            "ana",
+            {
+                "tag": "user:1",
+                "live": 0,
+                "dead": 1,
+                "history": 0,
+                "attempts": 2,
+                "uniques": 1,
+                "schedules": 0,
+                "logs": 0,
+            },
+        ),
+        (
+            "ana",
+            {
+                "tag": "user:1",
+                "live": 1,
+                "dead": 0,
+                "history": 0,
+                "attempts": 0,
+                "uniques": 1,
+                "schedules": 0,
+                "logs": 0,
+            },
+        ),
+        (
+            "ana",
+            {
+                "tag": "user:1",
+                "live": 0,
+                "dead": 0,
+                "history": 3,
+                "attempts": 1,
+                "uniques": 3,
+                "schedules": 0,
+                "logs": 0,
+            },
+        ),
     ]
 
 

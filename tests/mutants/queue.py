@@ -213,8 +213,8 @@ MUTANTS = [
     Mutant(
         "bodies that wait for each other's connections",
         "jobs/worker.py",
-        ", transactions=transactions)",
-        ")",
+        ", transactions=transactions, notes=self._notes)",
+        ", notes=self._notes)",
         RUNNING,
     ),
     Mutant(

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +72,18 @@ async def test_each_role_does_its_part(roles: Roles) -> None:
         assert await (await office.jobs.get(job.id)).wait() == 42
         assert len(await office.jobs.list(state="succeeded")) == 1 + len(many)
         assert len(await office.members(ended=True)) == 1
+
+
+async def test_who_works_keeps_logs_and_who_looks_reads_them(roles: Roles) -> None:
+    async with app_of(roles, "enqueue") as front, app_of(roles, "worker") as back, app_of(roles, "read") as office:
+        for app in (front, back):
+            app.task(name="warn")(lambda: logging.getLogger("shop").warning("beware"))
+        job = await front.tasks["warn"].enqueue()
+        await back.work(drain=True)
+
+        assert [line.message for line in await office.jobs.logs(job.id)] == ["beware"]
+        with pytest.raises(RotaError, match="permission denied"):
+            await front.jobs.logs(job.id)
 
 
 async def test_who_works_may_lead_and_who_looks_sees_it(roles: Roles) -> None:

@@ -29,6 +29,7 @@ from rota.jobs.checks import check_at, check_delay, check_priority, check_tags
 from rota.jobs.definition import JobOptions, Task
 from rota.jobs.inspect import STATES
 from rota.jobs.job import Job, NewJob
+from rota.jobs.logs.read import LogLine
 from rota.jobs.redact import masked
 from rota.jobs.unique import Unique
 from rota.postgres.names import check_name
@@ -127,6 +128,52 @@ def show(id: int, as_json: bool, app_path: str | None, dsn: str | None, schema: 
         click.echo(f"\nattempt {error.attempt} {error.kind} at {short_time(error.finished_at)}, {said}".rstrip(", "))
         if error.trace:
             click.echo(error.trace.rstrip())
+
+
+@jobs.command()
+@click.argument("id", type=int)
+@click.option("--attempt", type=click.IntRange(1), help="Of this attempt only.")
+@click.option("--follow", is_flag=True, help="Go on until the job is settled.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="At most so many.")
+@click.option(
+    "--after", type=click.IntRange(1), help="Continue after the line of this id: the last of the page before."
+)
+@json_option
+@database_options
+def logs(
+    id: int,
+    attempt: int | None,
+    follow: bool,
+    limit: int,
+    after: int | None,
+    as_json: bool,
+    dsn: str | None,
+    schema: str | None,
+) -> None:
+    """What the body of a job logged, the oldest line first.
+
+    With --follow it is shown while it comes; --json is then one object per line. What is kept is for the app to say: see job_logs.
+    """
+    with open_app(dsn, schema) as app:
+        if follow:
+            for page in app.jobs.follow_logs_sync(id, attempt=attempt, after=after):
+                for line in page:
+                    click.echo(dumps(plain(line)) if as_json else _log_line(line))
+            return
+        lines = app.jobs.logs_sync(id, attempt=attempt, after=after, limit=limit)
+    if as_json:
+        print_json(lines)
+        return
+    for line in lines:
+        click.echo(_log_line(line))
+    if not lines:
+        say("nothing was kept of what it logged")
+    say_more(lines, limit)
+
+
+def _log_line(line: LogLine) -> str:
+    told = f"{short_time(line.logged_at)} {line.level:<8} attempt {line.attempt} {line.logger}: {line.message}"
+    return f"… {line.dropped} line(s) of attempt {line.attempt} were not kept\n{told}" if line.dropped else told
 
 
 @jobs.command()

@@ -156,6 +156,11 @@ def words(fact: Fact) -> Words | None:
                 f"what became of job(s) {', '.join(map(str, ids))} cannot be written down yet: someone holds a lock on their rows. "
                 "Look for an old transaction in pg_stat_activity (xact_start), and end it"
             )
+        case facts.LogLinesDropped(lines):
+            return logging.WARNING, (
+                f"job logs: {lines} line(s) of bodies found no room and are not kept; log less in them, or keep less: "
+                "Rota(job_logs=...), @app.task(logs=...)"
+            )
         case facts.JobSnoozed(job, task, _, attempt, _, pause):
             return logging.DEBUG, f"job {job} ({task}) snoozed for {pause:.1f} s in attempt {attempt}"
         case facts.JobCancelled(job, task, _, attempt, _, reason):

@@ -29,10 +29,14 @@ from typing import Any, Protocol, cast
 
 from rota.errors import ConfigurationError, ResourceUnavailable
 from rota.failure import describe
+from rota.jobs.claim import ClaimedJob
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
 from rota.jobs.errand import Errand, line, written, written_failure
-from rota.jobs.execute import call_of, counted, outcome_of, secrets_of, success_of
+from rota.jobs.execute import call_of, counted, known_secrets_of, outcome_of, secrets_of, success_of
+from rota.jobs.logs.capture import capturing
+from rota.jobs.logs.notes import Notes
+from rota.jobs.logs.send import LogSender
 from rota.jobs.middleware import Middleware
 from rota.jobs.outcome import AlreadySettled
 from rota.jobs.package import Package
@@ -99,6 +103,11 @@ class _Child:
         self._databases: dict[_App, tuple[str, str]] = {}
         self._desks: dict[_App, Desk] = {}
         self._opened: dict[_App, tuple[Opened, AsyncExitStack]] = {}
+        self._saying = threading.Lock()
+        self._levels: dict[str, int] = {}
+        self._sender = LogSender(self._say)
+        self._notes = Notes(self._levels, self._secrets, self._sender.wake)
+        self._capturing = contextlib.ExitStack()
         self._attempt: Held | None = None
         self._coroutine: asyncio.Task[Any] | None = None
         self._busy = False
@@ -115,6 +124,8 @@ class _Child:
                 if self._ending:
                     break
                 self._busy = False
+                if self._levels:
+                    self._sender.send()
                 self._say(answer)
         except _Ended:
             pass
@@ -157,7 +168,8 @@ class _Child:
 
     def _say(self, message: dict[str, Any]) -> None:
         try:
-            self._worker.sendall(line(message))
+            with self._saying:
+                self._worker.sendall(line(message))
         except OSError:
             os._exit(1)  # the worker is gone
 
@@ -171,11 +183,26 @@ class _Child:
             self._databases[app] = (errand.dsn, errand.schema)
             # one body at a time, so one transaction: it reports through the app's own connections meanwhile
             transactions = app.database.apart("job", size=1)
-            self._desks[app] = Desk(app.database, app.codec, lambda: self._stopping, transactions=transactions)
+            self._desks[app] = Desk(
+                app.database, app.codec, lambda: self._stopping, transactions=transactions, notes=self._notes
+            )
+        if errand.logs is not None:
+            self._keep_log(errand.job.task, errand.logs)
         if app.tracing is None:
             return self._run(task, app, errand)
         with app.tracing.continuing(errand.trace):
             return self._run(task, app, errand)
+
+    def _keep_log(self, task: str, level: int) -> None:
+        if not self._levels:
+            # now, and not before: what the app's modules set up for logging is in place
+            self._capturing.enter_context(capturing())
+            self._sender.start(self._notes)
+        self._levels[task] = level
+
+    def _secrets(self, job: ClaimedJob) -> list[str] | None:
+        task, app = self._tasks[job.task]
+        return known_secrets_of(task, job, app.codec)
 
     def _found(self, errand: Errand) -> tuple[Task[..., Any], _App]:
         if errand.job.task not in self._tasks:

@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from rota.errors import ConfigurationError, RotaError
@@ -30,6 +30,9 @@ from rota.jobs.claim import ClaimedJob
 from rota.jobs.definition import Task
 from rota.jobs.errand import LINE_LIMIT, Errand, failure_from, line, outcome_from
 from rota.jobs.execute import outcome_of, timed_out
+from rota.jobs.logs.level import OFF
+from rota.jobs.logs.notes import Notes
+from rota.jobs.logs.send import lines_from
 from rota.jobs.outcome import HandedBack, Lost, Outcome, Snoozed
 from rota.jobs.places import Place, loading, place_of
 from rota.jobs.running import Desk, Held
@@ -54,7 +57,9 @@ _LAST_WORDS_SECONDS = 0.5
 class Children:
     """The children of one worker, at most `limit`. Belongs to the event loop of that worker."""
 
-    def __init__(self, limit: int, desk: Desk, address: Callable[[], Dsn], facts: Facts) -> None:
+    def __init__(
+        self, limit: int, desk: Desk, address: Callable[[], Dsn], facts: Facts, notes: Notes | None = None
+    ) -> None:
         if loading.get():
             raise RotaError(
                 "A worker was started by a module that is being loaded to find a task in it. Put what starts it behind "
@@ -63,6 +68,7 @@ class Children:
         self._desk = desk
         self._address = address
         self._facts = facts
+        self._notes = notes
         self._free = asyncio.Semaphore(limit)
         self._children: set[_Child] = set()
         self._idle: dict[_Child, asyncio.TimerHandle] = {}  # with their retirement, the last used one last
@@ -81,7 +87,8 @@ class Children:
                 known = self._take()
                 child = known or await self._start()
                 try:
-                    outcome = await self._answer(child, task, errand)
+                    with child.logging(lambda said: self._note(attempt, said)):
+                        outcome = await self._answer(child, task, errand)
                 except BaseException:
                     await child.end(_PATIENCE_SECONDS if attempt.told == "cancelled" else _HURRY_SECONDS)
                     raise
@@ -112,7 +119,21 @@ class Children:
         if task.name not in self._places:
             self._places[task.name] = _places(task)
         path = getattr(task.function, "__qualname__", "")
-        return Errand(job, self._places[task.name], path, self._desk.database.schema, self._address().conninfo, trace)
+        level = OFF if self._notes is None else self._notes.level_of(task.name)
+        return Errand(
+            job,
+            self._places[task.name],
+            path,
+            self._desk.database.schema,
+            self._address().conninfo,
+            trace,
+            None if level == OFF else level,
+        )
+
+    def _note(self, attempt: Held, said: dict[str, Any]) -> None:
+        # something that an earlier body left behind in the child may still log
+        if self._notes is not None and said["token"] == attempt.claim.token:
+            self._notes.add(attempt, lines_from(said))
 
     def _take(self) -> _Child | None:
         if not self._idle:
@@ -188,6 +209,7 @@ class _Child:
         self._reader = reader
         self._writer = writer
         self._leaving = False
+        self._logged: Callable[[dict[str, Any]], None] = _ignore
         self._exit = asyncio.ensure_future(self._watch())
 
     @classmethod
@@ -225,6 +247,15 @@ class _Child:
         """Tell it something, if it still listens."""
         if not self._leaving and not self._writer.is_closing():
             self._writer.write(line(message))
+
+    @contextlib.contextmanager
+    def logging(self, logged: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+        """Hand over the lines that it sends, for the length of a block."""
+        self._logged = logged
+        try:
+            yield
+        finally:
+            self._logged = _ignore
 
     async def hear(self, timeout: float | None = None) -> dict[str, Any] | None:
         """What it says next; None when it is gone. Raises TimeoutError."""
@@ -286,10 +317,11 @@ class _Child:
 
     async def _read(self) -> dict[str, Any] | None:
         with contextlib.suppress(OSError):
-            said = await self._reader.readline()
-            if said.endswith(b"\n"):
+            while (said := await self._reader.readline()).endswith(b"\n"):
                 message: dict[str, Any] = json.loads(said)
-                return message
+                if "lines" not in message:
+                    return message
+                self._logged(message)
         return None
 
     async def _watch(self) -> int:
@@ -300,6 +332,10 @@ class _Child:
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _ignore(said: dict[str, Any]) -> None:
+    pass
 
 
 def _places(task: Task[..., Any]) -> tuple[Place, ...]:

@@ -57,6 +57,8 @@ class TaskOptions:
     executor: str | None = None
     redact: tuple[str, ...] = ()
     retention: str | None = None
+    #: the level from which on log records are kept, None for that of the app
+    logs: int | None = None
 
 
 class JobOptions(TypedDict, total=False):

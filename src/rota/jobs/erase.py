@@ -22,7 +22,7 @@ _STRETCH = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """How many rows are gone: jobs that were live, dead or settled, records of attempts, unique keys, and schedules."""
+    """How many rows are gone: jobs that were live, dead or settled, records of attempts, unique keys, schedules, and lines of logs."""
 
     live: int = 0
     dead: int = 0
@@ -30,6 +30,7 @@ class Erased:
     attempts: int = 0
     uniques: int = 0
     schedules: int = 0
+    logs: int = 0
 
     def __add__(self, other: Erased) -> Erased:
         return Erased(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(Erased)))
@@ -90,6 +91,7 @@ def erase_batch(tag: str, so_far: Erasing, channel: str, actor: str) -> Steps[Er
     last, ids = yield _find_tagged(_ERASE_WALKS[so_far.walk], tag, so_far.after)
     erased = Erased()
     if ids:
+        yield LOCK_LOGS.query(read=nothing)
         yield _lock_keys(ids)
         erased = yield _erase(ids, tag, channel)
     then = _next(so_far, erased, last, len(_ERASE_WALKS))
@@ -137,6 +139,10 @@ ERASE_SCHEDULES = statement(
 COUNT_SCHEDULES = statement(
     "count_tagged_schedules", "select count(*)::integer from {schema}.schedules where %(tag)s = any (tags)"
 )
+
+# Whoever writes lines waits, looks for their job after that, and finds it gone. No body waits for it. It keeps out a second one who
+# erases, too: two who may both read and then delete would wait for each other in a circle.
+LOCK_LOGS = statement("lock_logs", "lock table only {schema}.logs in share row exclusive mode")
 
 LOCK_KEYS = statement(
     "lock_erased_keys",
@@ -190,6 +196,10 @@ ERASE = statement(
         delete from {schema}.attempts as attempt
         where attempt.job_id = any (%(ids)s::bigint[])
         returning attempt.job_id
+    ), told_of as (
+        delete from {schema}.logs as line
+        where line.job_id = any (%(ids)s::bigint[])
+        returning line.job_id
     ), freed as (
         delete from {schema}.uniques as held
         using (
@@ -208,7 +218,7 @@ ERASE = statement(
     )
     select
         (select count(*) from live), (select count(*) from dead), (select count(*) from settled),
-        (select count(*) from tried), (select count(*) from freed)
+        (select count(*) from tried), (select count(*) from freed), 0, (select count(*) from told_of)
     from told
     """,
 )
@@ -242,7 +252,9 @@ COUNT = statement(
                 union all
                 select id, unique_key from settled
             ) as gone on gone.unique_key = held.key and gone.id = held.job_id
-        )
+        ),
+        0,
+        (select count(*) from {schema}.logs where job_id = any (%(ids)s::bigint[]))
     """,
 )
 

@@ -9,7 +9,7 @@ Messages are JSON, one to a line, on a socket that nobody but the two holds; not
 
 and from it come, for each errand, `{"begun": true}` when the body is about to be called, and one answer: an outcome, or
 `{"missing": "why", "trace": "..."}` when the task cannot be found, or `{"unopened": "why"}` when a resource that the task wants
-cannot be opened.
+cannot be opened. Between them come `{"lines": [...], "token": …}`, what the body has logged.
 """
 
 from __future__ import annotations
@@ -58,21 +58,23 @@ class Errand:
     schema: str
     dsn: str = field(repr=False)  # with its password: this is the only way it goes
     trace: str | None = None  # of the attempt, where someone traces
+    logs: int | None = None  # the level from which on log records are sent back, if any are
 
     def to_message(self) -> dict[str, Any]:
         slot_at = self.job.slot_at and self.job.slot_at.isoformat()
         # the line it is in is nothing to the body
         job = self.job._asdict() | {"slot_at": slot_at, "line": None}
         errand = {"job": job, "places": self.places, "path": self.path, "schema": self.schema, "dsn": self.dsn}
-        return errand | {"trace": self.trace}
+        return errand | {"trace": self.trace, "logs": self.logs}
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> Errand:
-        told = message["job"]
-        slot_at = told["slot_at"] and datetime.fromisoformat(told["slot_at"])
-        job = ClaimedJob(**told | {"slot_at": slot_at})
+        claim = message["job"]
+        slot_at = claim["slot_at"] and datetime.fromisoformat(claim["slot_at"])
+        job = ClaimedJob(**claim | {"slot_at": slot_at})
         places = tuple(Place(*place) for place in message["places"])
-        return cls(job, places, message["path"], message["schema"], message["dsn"], message["trace"])
+        told = {name: message[name] for name in ("path", "schema", "dsn", "trace", "logs")}
+        return cls(job, places, **told)
 
 
 def line(message: dict[str, Any]) -> bytes:

@@ -42,7 +42,7 @@ from rota.jobs.tracing import Processing, Tracing
 from rota.service.filling import refuse_overridden
 from rota.service.points import reach
 
-__all__ = ["Executor", "call_of", "counted", "outcome_of", "secrets_of", "success_of", "timed_out"]
+__all__ = ["Executor", "call_of", "counted", "known_secrets_of", "outcome_of", "secrets_of", "success_of", "timed_out"]
 
 _new = tuple.__new__
 
@@ -283,12 +283,15 @@ def outcome_of(
 
 def secrets_of(task: Task[..., Any], job: ClaimedJob, codec: Codec | None) -> list[str] | None:
     """What must not show up in what is told of the job; None for a task that redacts nothing."""
-    if not task.options.redact:
-        return None
     try:
-        return task.secrets_in(payload_of(job, codec), job.version)
+        return known_secrets_of(task, job, codec)
     except InvalidArguments:  # a payload that cannot be read is what the error is about
         return []
+
+
+def known_secrets_of(task: Task[..., Any], job: ClaimedJob, codec: Codec | None) -> list[str] | None:
+    """The same. Raises InvalidArguments where the payload cannot be read, so that nobody knows what they are."""
+    return task.secrets_in(payload_of(job, codec), job.version) if task.options.redact else None
 
 
 def timed_out(timeout: float) -> TimeoutError:

@@ -11,6 +11,7 @@ from rota.errors import ConfigurationError, UnknownTask
 from rota.jobs.checks import check_priority, check_redact
 from rota.jobs.definition import AsyncTask, Home, SyncTask, Task, TaskOptions
 from rota.jobs.limit import Limit, read_limit
+from rota.jobs.logs.level import Level, read_level
 from rota.jobs.places import check_process_task
 from rota.jobs.unique import AnyUnique, read_unique
 from rota.postgres.names import check_name
@@ -67,6 +68,7 @@ class Package(Mapping[str, Task[..., Any]]):
         executor: Literal["process"] | None = None,
         redact: list[str] | tuple[str, ...] = (),
         retention: str | None = None,
+        logs: Level | None = None,
     ) -> Decorator: ...
 
     def task(  # type: ignore[misc]  # the overloads say which combinations there are
@@ -85,6 +87,7 @@ class Package(Mapping[str, Task[..., Any]]):
         executor: Literal["process"] | None = None,
         redact: list[str] | tuple[str, ...] = (),
         retention: str | None = None,
+        logs: Level | None = None,
         **unknown: Any,
     ) -> Any:
         """Register a function, async or not, as a task; use it bare or with options.
@@ -94,12 +97,13 @@ class Package(Mapping[str, Task[..., Any]]):
         arguments change: workers leave jobs of a version above theirs to newer ones. `unique` says which jobs exist only once.
         `limit`, a Limit or a number, says how many run at once or begin in a period, wherever they run.
         `executor="process"` runs the body in a process of its own. Arguments named in `redact` are not shown to people.
-        `retention` is the class by whose rules the settled job is kept.
+        `retention` is the class by whose rules the settled job is kept. `logs` is the level from which on what the body logs is kept
+        with the job, or "off"; by default that of the app.
         """
         if unknown:
             raise ConfigurationError(
                 f"@task does not know {', '.join(sorted(unknown))}: its options are name, queue, priority, retry, timeout, version, "
-                "unique, limit, executor, redact and retention."
+                "unique, limit, executor, redact, retention and logs."
             )
         options = TaskOptions(
             queue=check_name("queue", queue, 200),
@@ -112,6 +116,7 @@ class Package(Mapping[str, Task[..., Any]]):
             executor=_executor(executor),
             redact=check_redact(redact),
             retention=None if retention is None else check_name("retention", retention, 40),
+            logs=None if logs is None else read_level(logs, "logs"),
         )
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from collections.abc import Sequence as Page
 from typing import Any, TypeVar, Unpack
 
@@ -18,6 +18,7 @@ from rota.jobs.explain import Explanation, explain_job
 from rota.jobs.facets import Facets, count_jobs
 from rota.jobs.inspect import check_id, get_job, list_jobs
 from rota.jobs.job import Job, JobId
+from rota.jobs.logs.read import Following, LogLine, read_log
 from rota.jobs.repeat import retry_job
 from rota.jobs.search import REACH, JobsFound, search_jobs
 from rota.jobs.wanted import JobFilters, read_wanted
@@ -194,6 +195,53 @@ class Jobs:
     def explain_sync(self, id: JobId) -> Explanation:
         return self._found(id, self._database.run_steps_sync(explain_job(id, self)))
 
+    async def logs(
+        self, id: JobId, *, attempt: int | None = None, after: int | None = None, limit: int = 1000
+    ) -> Page[LogLine]:
+        """What the job's body logged, in the order in which it was written down: within a second of being logged.
+
+        Of one attempt, or of all. `after` is the id of the last line of the page before. What is kept, and how much of it, is said
+        by `Rota(job_logs=...)` and the bounds of a run. Raises JobNotFound.
+        """
+        return await self._database.run_steps(self._reading(id, attempt, after, limit))
+
+    def logs_sync(
+        self, id: JobId, *, attempt: int | None = None, after: int | None = None, limit: int = 1000
+    ) -> Page[LogLine]:
+        return self._database.run_steps_sync(self._reading(id, attempt, after, limit))
+
+    async def follow_logs(
+        self, id: JobId, *, attempt: int | None = None, after: int | None = None
+    ) -> AsyncIterator[Page[LogLine]]:
+        """The same while it goes on: pages of lines as they come, until the job is settled and its last lines were there.
+
+        It looks twice a second. Raises JobNotFound.
+        """
+        following = Following()
+        while True:
+            settled = (await self.get(id)).state in _SETTLED
+            if lines := await self.logs(id, attempt=attempt, after=after):
+                after = lines[-1].id
+                yield lines
+            elif (pause := following.pause(time.monotonic(), settled=settled)) is not None:
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    def follow_logs_sync(
+        self, id: JobId, *, attempt: int | None = None, after: int | None = None
+    ) -> Iterator[Page[LogLine]]:
+        following = Following()
+        while True:
+            settled = self.get_sync(id).state in _SETTLED
+            if lines := self.logs_sync(id, attempt=attempt, after=after):
+                after = lines[-1].id
+                yield lines
+            elif (pause := following.pause(time.monotonic(), settled=settled)) is not None:
+                time.sleep(pause)
+            else:
+                return
+
     async def erase(self, *, tag: str, by: str | None = None, dry_run: bool = False) -> Erased:
         """Delete all jobs with this tag and all that is known of them, and return how much that was.
 
@@ -233,6 +281,12 @@ class Jobs:
 
     def _retrying(self, id: JobId, by: str | None) -> Steps[Job[Any]]:
         return retry_job(id, wake_channel(self._database.schema), actor(by), self)
+
+    def _reading(self, id: JobId, attempt: int | None, after: int | None, limit: int) -> Steps[Page[LogLine]]:
+        lines: Page[LogLine] = yield read_log(id, attempt, after, limit)
+        if not lines:
+            self._found(id, (yield get_job(id, self)))
+        return lines
 
     def _erasing(self, tag: str, so_far: Erasing, by: str | None, dry_run: bool) -> Steps[Erasing]:
         name = check_name("a tag", tag, 200)

@@ -17,7 +17,16 @@ from rota.clock import Duration, duration
 from rota.errors import ConfigurationError
 from rota.postgres.query import Query, nothing, one_or_none, statement
 
-__all__ = ["STANDARD", "Retention", "Upkeep", "declare_retention", "list_retention", "read_retention", "upkeep"]
+__all__ = [
+    "STANDARD",
+    "Retention",
+    "Upkeep",
+    "declare_retention",
+    "keep_logs",
+    "list_retention",
+    "read_retention",
+    "upkeep",
+]
 
 STANDARD = "standard"  # the class of jobs that name none
 
@@ -136,6 +145,16 @@ class Upkeep:
     hindered: list[str]
     unfinished: bool
 
+    def __add__(self, other: Upkeep) -> Upkeep:
+        return Upkeep(
+            self.created + other.created,
+            self.dropped + other.dropped,
+            self.deleted + other.deleted,
+            self.forgotten + other.forgotten,
+            self.hindered + other.hindered,
+            self.unfinished or other.unfinished,
+        )
+
 
 UPKEEP = statement(
     "upkeep",
@@ -150,3 +169,13 @@ def upkeep(key: int) -> Query[Upkeep | None]:
     rounds write nothing.
     """
     return UPKEEP.query({"key": key}, read=one_or_none(Upkeep))
+
+
+KEEP_LOGS = statement(
+    "keep_logs", "select created, dropped, deleted, 0, hindered, unfinished from {schema}.keep_logs(%(key)s)"
+)
+
+
+def keep_logs(key: int) -> Query[Upkeep | None]:
+    """The same for the logs of jobs, which are kept by the same rules."""
+    return KEEP_LOGS.query({"key": key}, read=one_or_none(Upkeep))

@@ -24,7 +24,7 @@ from rota.jobs.execute import Executor
 from rota.jobs.limit import mend_lines
 from rota.jobs.outcome import Outcome
 from rota.jobs.rescue import rescue
-from rota.jobs.retention import Upkeep, upkeep
+from rota.jobs.retention import Upkeep, keep_logs, upkeep
 from rota.jobs.settle import Attempt, find_settled
 from rota.jobs.source import JobSource
 from rota.jobs.tally import keep_tallies
@@ -218,6 +218,8 @@ class Rounds:
         try:
             done = await session.run(upkeep(key))
             if done is not None:
+                if (logs := await session.run(keep_logs(key))) is not None:
+                    done += logs
                 await session.run(prune_batches())
                 await run_apart(session.run, mend_lines())
                 await self._count(session)

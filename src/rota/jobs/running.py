@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -40,6 +41,12 @@ class Payloads(Protocol):
     def encode_checkpoint(self, value: Any) -> str | None: ...
 
 
+class Noting(Protocol):
+    """Who keeps what bodies log."""
+
+    def take(self, held: Held, record: logging.LogRecord) -> None: ...
+
+
 class Desk:
     """What all attempts of one worker share: the database they report to, and how payloads are stored.
 
@@ -54,8 +61,10 @@ class Desk:
         stopping: Callable[[], bool],
         *,
         transactions: Database | None = None,
+        notes: Noting | None = None,
     ) -> None:
         self.database = database
+        self.notes = notes
         self.transactions = transactions or database
         self.codec = codec
         self.stopping = stopping
@@ -64,7 +73,10 @@ class Desk:
 class Held:
     """An attempt as whoever runs it keeps it. Its body sees a RunningJob, which has none of this."""
 
-    __slots__ = ("_job", "claim", "desk", "payloads", "settled", "started", "task", "told")
+    # `log` is not there until something is logged
+    __slots__ = ("_job", "claim", "desk", "log", "payloads", "settled", "started", "task", "told")
+
+    log: Any
 
     def __init__(self, claim: ClaimedJob, payloads: Payloads, desk: Desk | None) -> None:
         self.claim = claim

@@ -18,7 +18,11 @@ from rota.jobs.claim import ClaimedJob
 from rota.jobs.claimer import Claimer
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
-from rota.jobs.execute import Executor
+from rota.jobs.execute import Executor, known_secrets_of
+from rota.jobs.logs.capture import capturing
+from rota.jobs.logs.level import OFF
+from rota.jobs.logs.notes import Notes
+from rota.jobs.logs.write import LogWriter
 from rota.jobs.middleware import Middleware
 from rota.jobs.outcome import Lost, Outcome
 from rota.jobs.rounds import Rounds, RoundSettings
@@ -96,6 +100,7 @@ class Worker:
         scheduler: SchedulerLike | None = None,
         tracing: Tracing | None = None,
         middleware: Middleware | None = None,
+        logs: int = OFF,
     ) -> None:
         self._scheduler = scheduler
         self._tasks = tasks
@@ -105,6 +110,7 @@ class Worker:
         self._control: Control | None = None
         self._companions: Sequence[Companion] = ()
         self._stop = asyncio.Event()
+        self._capturing = contextlib.ExitStack()
         self.reactions = Reactions(
             on_wake=self._on_wake,
             on_cancel=self._on_cancel,
@@ -140,8 +146,19 @@ class Worker:
         self._apart = database.apart("job", size=settings.concurrency)
         # transactions are where the user wants them, and what bodies report goes another way
         reports, transactions = (self._apart, database) if database.is_users else (database, self._apart)
-        desk = Desk(reports, codec, self._stop.is_set, transactions=transactions)
-        self._children = Children(settings.concurrency, desk, lambda: database.dsn, facts)
+        self._log_writer = LogWriter(reports, facts)
+        levels = {name: logs if task.options.logs is None else task.options.logs for name, task in tasks.items()}
+        self._notes = (
+            None
+            if all(level == OFF for level in levels.values())
+            else Notes(
+                levels,
+                lambda job: known_secrets_of(tasks[job.task], job, codec),
+                lambda: self._in_loop(self._log_writer.woken.set),
+            )
+        )
+        desk = Desk(reports, codec, self._stop.is_set, transactions=transactions, notes=self._notes)
+        self._children = Children(settings.concurrency, desk, lambda: database.dsn, facts, self._notes)
         self._executor = Executor(
             tasks,
             threads=settings.concurrency,
@@ -200,6 +217,9 @@ class Worker:
         self._facts.emit(
             WorkerStarted(control.member, self._settings.queues, tuple(sorted(self._tasks)), self._settings.concurrency)
         )
+        if self._notes is not None:
+            self._capturing.enter_context(capturing())
+            self._log_writer.start(self._notes)
         self._consumer.start()
         self._facts.emit(StageStarted("jobs", 0.0))
         watchers = [
@@ -273,6 +293,8 @@ class Worker:
     async def _close(self) -> None:
         self._executor.close()
         await self._children.close()
+        await self._log_writer.close()
+        self._capturing.close()
         await self._apart.close()
         await self._claiming.close()
         await self._settling.close()

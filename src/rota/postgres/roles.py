@@ -55,10 +55,11 @@ grant select, insert, update, delete on {schema}.pollers, {schema}.poll_claims, 
 grant select, insert, update, delete on {schema}.projections, {schema}.parked_events to {role};
 grant select, insert, update, delete on {schema}.lines, {schema}.limits to {role};
 grant select, insert, update, delete on {schema}.tallies, {schema}.depths, {schema}.tallied to {role};
+grant select, insert, delete on {schema}.logs to {role};
 grant select, insert, update on {schema}.queues to {role};
 grant select on {schema}.batches, {schema}.closings to {role};
 grant select on {schema}.streams, {schema}.events to {role};
-grant usage on sequence {schema}.jobs_id_seq to {role};
+grant usage on sequence {schema}.jobs_id_seq, {schema}.log_ids to {role};
 grant select, insert, update on {schema}.retention to {role};
 grant select, insert on {schema}.audit to {role};
 grant select on {schema}.meta, {schema}.migrations to {role};

@@ -43,6 +43,7 @@ class TestRota(Rota):
             self.resource, self.override = of.resource, of.override
             self.middlewares, self.middleware = of.middlewares, of.middleware
             self.codec, self.retention, self.tracing = of.codec, of.retention, of.tracing
+            self.job_logs = of.job_logs
             self.declared, self.cron, self.every = of.declared, of.cron, of.every
             self.pollers = Pollers(self, of.pollers)
             self.poller = self.pollers.poller
