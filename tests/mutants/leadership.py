@@ -18,6 +18,7 @@ PROGRESS = "tests/leases/test_progress.py"
 DOUBT = "tests/leases/test_doubt.py"
 MEMBERSHIP = "tests/leases/test_membership.py"
 PRUNE = "tests/leases/test_prune.py"
+NEIGHBOURS = "tests/leases/test_neighbours.py"
 
 MUTANTS = [
     Mutant(
@@ -394,5 +395,19 @@ MUTANTS = [
         "last.ended_at < statement_timestamp() - interval '30 days'",
         "last.ended_at is not null",
         PRUNE,
+    ),
+    Mutant(
+        "a death next door that nobody looks into",
+        "leases/control.py",
+        "min(began + min(pause, self._ease.pause), self._look_at)",
+        "began + min(pause, self._ease.pause)",
+        NEIGHBOURS,
+    ),
+    Mutant(
+        "a death that is told again and again",
+        "leases/neighbours.py",
+        "        self._dead.add(pid)\n",
+        "",
+        NEIGHBOURS,
     ),
 ]

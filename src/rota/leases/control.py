@@ -54,6 +54,7 @@ from rota.leases.members import (
     leave_member,
     watch_members,
 )
+from rota.leases.neighbours import Neighbours
 from rota.leases.progress import Progress
 from rota.leases.prune import prune_leases
 from rota.leases.questions import Questions
@@ -81,6 +82,8 @@ _UNSTEADY_SECONDS = 5.0
 # Those who see that a peer has had its time do not all ask at once whether it could have come back.
 _RIPE_SECONDS = (0.005, 0.05)
 _LOOK_SECONDS = 0.25
+# What the server takes to see that the session of a process that has just died is gone.
+_FREED_SECONDS = 0.05
 # In how many of its beats a process forgets who is gone: every ten minutes or so. By chance, so that they do not all do it at
 # once, and that also those do who are here for a moment only: they may be all there are.
 _PRUNE_SHARE = 0.001
@@ -143,10 +146,12 @@ class Control:
         self._pid = os.getpid()
         self._bell = Bell()
         self._session = ControlSession(connector, schema, self._bell)
+        self._neighbours = Neighbours(self._bell, self._neighbour_died)
         self._trust = Trust(self.settings)
         self._ease = Ease(self.settings)
         self._unsteady_until = 0.0
         self._stepped_at = 0.0
+        self._look_at = math.inf
         self._came_round_at = boottime()
         self._seeking: frozenset[str] = frozenset()
         self._leading: frozenset[str] = frozenset()
@@ -292,11 +297,13 @@ class Control:
                 failures = min(failures + 1, 10)
         self._questions.refuse(RotaError("This process has left the list of members."))
         self._leave()
+        self._neighbours.close()
         self._bell.close()
 
     def _tick(self) -> float:
         """Renew, look at the peers, probe the listener; returns how long to rest at most."""
         asked_at = boottime()
+        self._look_at = math.inf
         steady = asked_at > self._unsteady_until
         progress = self.progress.untold()
         watched = self._session.ask(
@@ -325,6 +332,7 @@ class Control:
         if watched.vacant:
             self._reactions.on_vacant(watched.vacant)
         self._leading = frozenset(watched.leads)
+        self._neighbours.watch(watched.neighbours)
         # who takes hold of something from here on ends it, whatever the answer to the question is
         self._ease.begin(watched.live)
         if self._leading or not self.hears or not self._reactions.at_ease():
@@ -431,7 +439,7 @@ class Control:
         began = boottime()
         while (connection := self._session.connection) is not None:
             self._hearing.hand_on(connection)
-            until = began + min(pause, self._ease.pause)
+            until = min(began + min(pause, self._ease.pause), self._look_at)
             self._questions.answer(self._session, until)
             left = until - boottime()
             if left <= 0 or self._stopping.is_set() or self._beat_now:
@@ -439,6 +447,9 @@ class Control:
                 return
             # that the session is well is asked for what is held, and nothing is
             self._session.rest(left if self._ease.is_on else min(left, _LOOK_SECONDS))
+
+    def _neighbour_died(self) -> None:
+        self._look_at = boottime() + _FREED_SECONDS
 
     def _heard_of_cancelling(self, member: str) -> None:
         if member == str(self.member):

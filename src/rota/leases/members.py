@@ -62,7 +62,8 @@ class Watched:
 
     Besides who was ended by it, and when the next suspicion ripens: which of the names we seek nobody leads, and the epochs of
     those we lead; `asked` are those of them that someone wants us to give up. `stepped` says that the database's clock was set
-    forward since our last beat, `live` how many members there are, we among them.
+    forward since our last beat, `live` how many members there are, we among them; `neighbours` are the processes of our host that
+    lead what we seek.
     """
 
     renewed: bool
@@ -73,6 +74,7 @@ class Watched:
     asked: frozenset[str]
     stepped: bool
     live: int
+    neighbours: tuple[int, ...]
 
 
 HOLD = statement("hold_member_lock", "select pg_try_advisory_lock(%(key)s)")
@@ -294,6 +296,14 @@ WATCH = statement(
         (select json_agg(json_build_array(mine.name, mine.epoch, mine.asked)) from mine),
         (select clock.stepped from clock),
         (select count(*) from {schema}.members where ended_at is null),
+        array(
+            select leader.pid
+            from {schema}.leases as lease
+            join {schema}.members as leader on leader.id = lease.member and leader.ended_at is null
+            where lease.name = any (%(seeking)s::text[])
+              and leader.id <> %(id)s
+              and leader.host = (select me.host from {schema}.members as me where me.id = %(id)s)
+        ),
         -- A renewal need not be on disk: a server that crashed is believed in no expiry until all have had the time to come
         -- back. Whoever acts upon an end commits that later, and with it all that was before.
         case when not exists (select from ended) then set_config('synchronous_commit', 'off', true) end,
@@ -338,7 +348,7 @@ def watch_members(
 
 
 def _watched(rows: Any) -> Watched:
-    ((renewed, ended, ripens_in, vacant, mine, stepped, live, *_),) = rows
+    ((renewed, ended, ripens_in, vacant, mine, stepped, live, neighbours, *_),) = rows
     return Watched(
         renewed,
         tuple(EndedMember(UUID(member), name, reason) for member, name, reason in ended or ()),
@@ -348,6 +358,7 @@ def _watched(rows: Any) -> Watched:
         frozenset(name for name, _, asked in mine or () if asked),
         stepped,
         live,
+        tuple(neighbours),
     )
 
 
