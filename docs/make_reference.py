@@ -24,6 +24,7 @@ import rota.embedded
 import rota.testing
 from rota import errors, facts
 from rota.cli.main import rota as command
+from rota.dashboard.api.openapi import text as openapi_text
 from rota.events.logs import EventLogs
 from rota.events.types import EventTypes
 from rota.integrations.logging import words
@@ -65,6 +66,7 @@ from rota.testing import plugin
 
 FOLDER = Path(__file__).parent / "reference"
 SOURCE = Path(rota.__file__).parent
+OPENAPI = SOURCE / "dashboard" / "api" / "openapi.json"
 MADE = "<!-- Made by docs/make_reference.py from the code; change the code, then run `make docs`. -->"
 
 VARIABLES = {
@@ -224,6 +226,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, text in pages().items():
         (FOLDER / name).write_text(text, "utf-8")
+    OPENAPI.write_text(openapi_text(), "utf-8")
 
 
 def pages() -> dict[str, str]:

@@ -38,7 +38,7 @@ class Visitor:
         """The token of the forms of a page."""
         page = await self.get(path)
         found = re.search(r'name="_token" value="([0-9a-f]+)"', page.text)
-        assert found is not None, page.text
+        assert found is not None, f"{path} has no form"
         return found[1]
 
     async def act(

@@ -12,7 +12,7 @@ from typing import Any
 
 from rota.app import Rota
 from rota.dashboard.fields import Field, Fields
-from rota.errors import ConfigurationError
+from rota.errors import ConfigurationError, NotPossible
 
 __all__ = ["ACTIONS", "Action"]
 
@@ -75,6 +75,15 @@ async def _resign(app: Rota, values: Values, by: str) -> Any:
     return await app.leaders.resign(
         values["name"], force=values.get("force", False), epoch=None if epoch is None else int(epoch), by=by
     )
+
+
+async def _skip_event(app: Rota, values: Values, by: str) -> Any:
+    if values["name"] not in app.projections:
+        raise NotPossible(
+            f"The app of this dashboard has no projection {values['name']!r}, so it cannot tell which event comes next. Name the app: "
+            f"`rota dashboard APP`, or `rota projections skip {values['name']} --app APP`."
+        )
+    return await app.projections.skip(values["name"], by=by)
 
 
 def _positions(values: Values) -> Sequence[int] | None:
@@ -288,7 +297,7 @@ ACTIONS: Mapping[str, Action] = {
             "projections.skip",
             "Pass over the event that comes next, such as the one that a projection stopped at.",
             _NAME,
-            lambda app, values, by: app.projections.skip(values["name"], by=by),
+            _skip_event,
             lambda row, values: f"Projection {values['name']} passes over the event at {row.position}.",
         ),
         Action(

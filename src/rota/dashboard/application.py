@@ -221,7 +221,9 @@ class Dashboard:
         assert isinstance(error, HTTPException)
         headers = dict(error.headers or {})
         if _is_api(request):
-            return problem(error.status_code, error.detail, headers)
+            # what there is and what not is nobody's business who is not let in
+            user = await self.admit(request)
+            return user if isinstance(user, Response) else problem(error.status_code, error.detail, headers)
         return await self._trouble(request, error.status_code, error.detail, headers)
 
     async def _on_error(self, request: Request, error: Exception) -> Response:

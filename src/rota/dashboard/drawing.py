@@ -29,8 +29,15 @@ class Drawing:
             lstrip_blocks=True,
         )
         self._environment.filters.update(
-            moment=moment, as_json=as_json, seconds=seconds_in_words, number=number, short_json=short_json
+            moment=moment,
+            as_json=as_json,
+            seconds=seconds_in_words,
+            number=number,
+            short_json=short_json,
+            plain_json=plain_json,
         )
+        # its quotes are those of attributes, and it is not escaped again
+        del self._environment.filters["tojson"]
 
     def draw(self, template: str, values: Mapping[str, Any]) -> str:
         return self._environment.get_template(template).render(values)
@@ -56,8 +63,13 @@ def as_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
+def plain_json(value: Any) -> str:
+    """As a field of a form has it."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
 def short_json(value: Any, most: int = 80) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = plain_json(value)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -47,8 +47,8 @@ class Looking:
         self.schedules = Schedules(self.database, app.tasks, app.codec, self.jobs)
         self.leaders = Leaders(self.database)
         home = _Home(app, self.database)
-        self.pollers = Pollers(home, app.pollers)
-        self.projections = Projections(home, app.projections)
+        self.pollers: Pollers = Pollers(home, app.pollers)
+        self.projections: Projections = Projections(home, app.projections)
 
     async def members(self, *, ended: bool = False, limit: int = 200) -> list[MemberView]:
         return await self.database.run(list_members(ended=ended, limit=limit))

@@ -5,11 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rota.dashboard.page import Page
-from rota.dashboard.pages import job, jobs, now
+from rota.dashboard.pages import about, dead, job, jobs, members, now, pollers, projections, queues, schedules
 
 __all__ = ["MENU", "PAGES", "Entry"]
 
-PAGES: tuple[Page, ...] = (now.PAGE, jobs.PAGE, job.PAGE)
+PAGES: tuple[Page, ...] = (
+    now.PAGE,
+    jobs.PAGE,
+    job.PAGE,
+    queues.PAGE,
+    dead.PAGE,
+    schedules.LIST,
+    schedules.ONE,
+    members.PAGE,
+    pollers.PAGE,
+    projections.PAGE,
+    about.PAGE,
+)
 
 
 @dataclass(frozen=True)
@@ -22,4 +34,15 @@ class Entry:
     key: str
 
 
-MENU = tuple(Entry(page.name, page.path, page.title, key) for page, key in ((now.PAGE, "n"), (jobs.PAGE, "j")))
+_KEYS = {
+    "now": "n",
+    "jobs": "j",
+    "queues": "q",
+    "dead": "d",
+    "schedules": "s",
+    "members": "m",
+    "pollers": "p",
+    "projections": "e",
+    "about": "a",
+}
+MENU = tuple(Entry(page.name, page.path, page.title, _KEYS[page.name]) for page in PAGES if page.name in _KEYS)

@@ -1,0 +1,284 @@
+"""What can be read: each a path, its parameters, and what comes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from rota.dashboard.page import Look
+from rota.errors import ConfigurationError, NotPossible
+from rota.jobs.explain import Explanation
+from rota.jobs.inspect import STATES
+from rota.jobs.job import Job
+from rota.jobs.letters import REASONS, Letter
+from rota.jobs.queue_view import QueueView
+from rota.leases.inspect import LeaderView, TermView
+from rota.leases.members import MemberView
+from rota.pollers.inspect import ParkedRow, PollerView
+from rota.projections.inspect import ProjectionView
+from rota.projections.parked import ParkedEvent
+from rota.schedules.history import ScheduleRun
+from rota.schedules.view import STATES as SCHEDULE_STATES
+from rota.schedules.view import Schedule
+
+__all__ = ["ENDPOINTS", "Endpoint", "Param", "Values", "seen"]
+
+Values = Mapping[str, Any]
+
+_MOST = 200
+_USUAL = 50
+_LONGEST = 500
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter of the query: text, a whole number, or one of `choices`."""
+
+    about: str
+    kind: Literal["text", "number", "id"] = "text"
+    choices: Sequence[str] = ()
+    required: bool = False
+    most: int = 2**31 - 1
+
+    def read(self, name: str, text: str) -> Any:
+        """Raises ConfigurationError for what does not fit."""
+        if self.choices and text not in self.choices:
+            raise ConfigurationError(f"{name} cannot be {text[:50]!r}: it is one of {', '.join(self.choices)}.")
+        if self.kind == "text":
+            if not 1 <= len(text) <= _LONGEST or "\0" in text:
+                raise ConfigurationError(f"{name} cannot be that: it is a text of 1 to {_LONGEST} characters.")
+            return text
+        most = 2**63 - 1 if self.kind == "id" else self.most
+        if not text.isascii() or not text.isdigit() or len(text) > 19 or not 1 <= int(text) <= most:
+            raise ConfigurationError(f"{name} cannot be {text[:50]!r}: it is a whole number from 1 to {most}.")
+        return int(text)
+
+    def schema(self) -> dict[str, Any]:
+        if self.choices:
+            return {"type": "string", "enum": list(self.choices)}
+        if self.kind == "text":
+            return {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": _LONGEST,
+                "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]+$",
+            }
+        if self.kind == "id":
+            return {"type": "string", "pattern": "^[1-9][0-9]{0,17}$"}
+        return {"type": "integer", "minimum": 1, "maximum": self.most}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """`gives` is the type of what `read` returns; of a `page` it is that of an item, and `cursor` names where the next begins."""
+
+    path: str
+    about: str
+    gives: Any
+    read: Callable[[Look, Values], Awaitable[Any]]
+    params: Mapping[str, Param]
+    is_page: bool = False
+    cursor: str = ""
+
+
+_LIMIT = {"limit": Param(f"how many; {_USUAL} unless said", "number", most=_MOST)}
+_PAGE = {**_LIMIT, "after": Param("the `next` of the page before", "id")}
+_NAME = {"name": Param("its name", required=True)}
+_LETTERS = {
+    "queue": Param("those of this queue"),
+    "task": Param("those of this task"),
+    "tag": Param("those with this tag"),
+    "reason": Param("why they died", choices=REASONS),
+    "error": Param("a text in the last error"),
+}
+_RESOLVED = {"open": False, "resolved": True, "all": None}
+
+
+def _limit(values: Values) -> int:
+    return int(values.get("limit", _USUAL))
+
+
+async def _jobs(look: Look, values: Values) -> Any:
+    return await look.looking.jobs.list(**{**values, "limit": _limit(values)})
+
+
+async def _letters(look: Look, values: Values) -> Any:
+    told = {name: value for name, value in values.items() if name != "which"}
+    return await look.looking.dead.list(
+        **{**told, "limit": _limit(values), "resolved": _RESOLVED[values.get("which", "open")]}
+    )
+
+
+async def _schedules(look: Look, values: Values) -> Any:
+    return await look.looking.schedules.list(**{**values, "limit": _limit(values)})
+
+
+async def _parked_events(look: Look, values: Values) -> Any:
+    return await look.looking.projections.parked(values["name"], version=values.get("version"), limit=_limit(values))
+
+
+async def _projection(look: Look, values: Values) -> Any:
+    return await look.looking.projections.show(values["name"], version=values.get("version"))
+
+
+async def _poller(look: Look, values: Values) -> Any:
+    found = [each for each in await look.looking.pollers.list() if each.name == values["name"]]
+    if not found:
+        raise NotPossible(f"No process has declared a poller {values['name']!r}.")
+    return found[0]
+
+
+def seen(look: Look, value: Any) -> Any:
+    """The value as this user may see it."""
+    if isinstance(value, Job):
+        return look.redaction.job(value)
+    if isinstance(value, Letter):
+        return look.redaction.letter(value)
+    if isinstance(value, Schedule):
+        return look.redaction.schedule(value)
+    if isinstance(value, Explanation):
+        reasons = look.redaction.sentences(value.job, value.reasons)
+        return Explanation(look.redaction.job(value.job), value.state, reasons)
+    if isinstance(value, list):
+        return [seen(look, each) for each in value]
+    return value
+
+
+ENDPOINTS: Sequence[Endpoint] = (
+    Endpoint(
+        "/jobs",
+        "Jobs that fit, the newest first.",
+        Job,
+        _jobs,
+        {
+            "state": Param("those in this state", choices=STATES),
+            "queue": Param("those of this queue"),
+            "task": Param("those of this task"),
+            "tag": Param("those with this tag"),
+            **_PAGE,
+        },
+        is_page=True,
+        cursor="id",
+    ),
+    Endpoint(
+        "/jobs/{id}", "One job with its errors.", Job, lambda look, values: look.looking.jobs.get(values["id"]), {}
+    ),
+    Endpoint(
+        "/jobs/{id}/explain",
+        "Why a job is not running, or how it is, and what would change that.",
+        Explanation,
+        lambda look, values: look.looking.jobs.explain(values["id"]),
+        {},
+    ),
+    Endpoint(
+        "/dead",
+        "Dead letters that fit, the newest first.",
+        Letter,
+        _letters,
+        {**_LETTERS, "which": Param("open ones unless said", choices=tuple(_RESOLVED)), **_PAGE},
+        is_page=True,
+        cursor="id",
+    ),
+    Endpoint("/dead/{id}", "One dead letter.", Letter, lambda look, values: look.looking.dead.get(values["id"]), {}),
+    Endpoint(
+        "/queues",
+        "Every queue; first all of them together, under the name null, if something was said about those.",
+        QueueView,
+        lambda look, values: look.looking.queues.list(),
+        {},
+        is_page=True,
+    ),
+    Endpoint("/queue", "One queue.", QueueView, lambda look, values: look.looking.queues.get(values["name"]), _NAME),
+    Endpoint(
+        "/schedules",
+        "Schedules by name.",
+        Schedule,
+        _schedules,
+        {
+            "prefix": Param("those whose name begins so"),
+            "state": Param("those in this state", choices=SCHEDULE_STATES),
+            **_LIMIT,
+            "after": Param("the `next` of the page before"),
+        },
+        is_page=True,
+        cursor="name",
+    ),
+    Endpoint(
+        "/schedule", "One schedule.", Schedule, lambda look, values: look.looking.schedules.get(values["name"]), _NAME
+    ),
+    Endpoint(
+        "/schedule/preview",
+        "The next slots of a schedule.",
+        datetime,
+        lambda look, values: look.looking.schedules.preview(values["name"], values.get("n", 10)),
+        {**_NAME, "n": Param("how many; 10 unless said", "number", most=_MOST)},
+        is_page=True,
+    ),
+    Endpoint(
+        "/schedule/runs",
+        "The runs of a schedule with their outcomes, the newest first.",
+        ScheduleRun,
+        lambda look, values: look.looking.schedules.history(
+            values["name"], limit=_limit(values), after=values.get("after")
+        ),
+        {**_NAME, **_PAGE},
+        is_page=True,
+        cursor="id",
+    ),
+    Endpoint(
+        "/members",
+        "The processes that hold or may hold work, the newest first.",
+        MemberView,
+        lambda look, values: look.looking.members(ended=values.get("which") == "all", limit=_limit(values)),
+        {"which": Param("live ones unless said", choices=("live", "all")), **_LIMIT},
+        is_page=True,
+    ),
+    Endpoint(
+        "/leaders", "Who leads what.", LeaderView, lambda look, values: look.looking.leaders.list(), {}, is_page=True
+    ),
+    Endpoint(
+        "/leader/terms",
+        "The terms of a name, the last first.",
+        TermView,
+        lambda look, values: look.looking.leaders.terms(values["name"], limit=_limit(values)),
+        {**_NAME, **_LIMIT},
+        is_page=True,
+    ),
+    Endpoint(
+        "/pollers", "Every poller.", PollerView, lambda look, values: look.looking.pollers.list(), {}, is_page=True
+    ),
+    Endpoint("/poller", "One poller.", PollerView, _poller, _NAME),
+    Endpoint(
+        "/poller/parked",
+        "Rows of a poller whose attempts are used up, by key.",
+        ParkedRow,
+        lambda look, values: look.looking.pollers.parked(values["name"], limit=_limit(values)),
+        {**_NAME, **_LIMIT},
+        is_page=True,
+    ),
+    Endpoint(
+        "/projections",
+        "Every version of every projection.",
+        ProjectionView,
+        lambda look, values: look.looking.projections.list(),
+        {},
+        is_page=True,
+    ),
+    Endpoint(
+        "/projection",
+        "One projection: this version of it, or the last.",
+        ProjectionView,
+        _projection,
+        {**_NAME, "version": Param("which", "number")},
+    ),
+    Endpoint(
+        "/projection/parked",
+        "Events that a projection could not take in, in the order of the log.",
+        ParkedEvent,
+        _parked_events,
+        {**_NAME, "version": Param("which", "number"), **_LIMIT},
+        is_page=True,
+    ),
+)

@@ -1,0 +1,111 @@
+"""Schedules by name, and one of them with its past and its next runs on one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from markupsafe import Markup
+
+from rota.dashboard.charts import Lane, Span, lanes
+from rota.dashboard.page import Look, Page, Region
+from rota.errors import ConfigurationError, NotPossible
+from rota.schedules.history import ScheduleRun
+
+__all__ = ["LIST", "ONE", "timeline"]
+
+_SIZE = 100
+_RUNS = 50
+_NEXT = 10
+_BACK, _AHEAD = timedelta(hours=6), timedelta(hours=24)
+
+
+async def _list(look: Look) -> dict[str, Any]:
+    prefix, state, after = look.param("prefix"), look.param("state"), look.param("after")
+    known = await look.read(
+        ("schedules", prefix, state, after),
+        lambda: look.looking.schedules.list(prefix=prefix, state=state, after=after, limit=_SIZE + 1),
+    )
+    schedules = [look.redaction.schedule(each) for each in known.value[:_SIZE]]
+    return {"known": known, "schedules": schedules, "more": len(known.value) > _SIZE}
+
+
+async def _one(look: Look) -> dict[str, Any]:
+    name = look.param("name")
+    if name is None:
+        raise ConfigurationError("name is missing: which schedule?")
+
+    async def read() -> tuple[Any, Sequence[ScheduleRun], Sequence[datetime]]:
+        schedules = look.looking.schedules
+        schedule = await schedules.get(name)
+        try:
+            planned = await schedules.preview(name, _NEXT)
+        except (ConfigurationError, NotPossible):  # what is broken has none
+            planned = []
+        return schedule, await schedules.history(name, limit=_RUNS), planned
+
+    known = await look.read(("schedule", name), read)
+    schedule, runs, planned = known.value
+    return {
+        "known": known,
+        "schedule": look.redaction.schedule(schedule),
+        "runs": runs,
+        "planned": planned,
+        "chart": timeline(runs, planned, _minute(datetime.now(UTC)), look),
+    }
+
+
+def timeline(
+    runs: Sequence[ScheduleRun], planned: Sequence[datetime], now: datetime, look: Look | None = None
+) -> Markup:
+    """Past runs in the colours of what came of them, and those to come as outlines, around now."""
+    past = [
+        Span(
+            run.started_at or run.slot_at,
+            run.finished_at,
+            run.state,
+            f"{run.state} ({run.cause})",
+            None if run.job is None or look is None else look.to(f"jobs/{run.job}"),
+        )
+        for run in runs
+        if run.state != "forgotten"
+    ]
+    # a run to come has no length yet: as wide as is still seen
+    ahead = [Span(slot, slot + timedelta(minutes=5), "planned", "planned") for slot in planned if slot <= now + _AHEAD]
+    data = [Lane("runs", past), Lane("planned", ahead)]
+    return lanes("From six hours back to a day ahead", data, start=now - _BACK, end=now + _AHEAD, now=now, names=70)
+
+
+def _minute(at: datetime) -> datetime:
+    """The picture moves once a minute: more often there would be nothing to see."""
+    return at.replace(second=0, microsecond=0)
+
+
+LIST = Page(
+    "schedules",
+    "/schedules",
+    "Schedules",
+    "schedules.html",
+    (Region("list", "schedules_list.html", _list),),
+    params=("prefix", "state", "after"),
+)
+
+ONE = Page(
+    "schedule",
+    "/schedule",
+    "Schedule",
+    "schedule.html",
+    (Region("schedule", "schedule_facts.html", _one),),
+    params=("name",),
+    actions=(
+        "schedules.pause",
+        "schedules.resume",
+        "schedules.trigger",
+        "schedules.skip",
+        "schedules.backfill",
+        "schedules.clear",
+        "schedules.delete",
+    ),
+    within="schedules",
+)
