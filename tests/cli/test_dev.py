@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,32 @@ def test_a_change_is_picked_up_and_broken_code_is_waited_out(tmp_path: Path, rot
 
         dev.interrupt()
         assert dev.wait() == 0
+
+
+@pytest.mark.one_server
+def test_the_dashboard_is_served_beside_the_worker_and_ends_with_it(tmp_path: Path, rota_database: str) -> None:
+    (tmp_path / "tasks.py").write_text(APP.format(dsn=rota_database))
+
+    with Command("dev", "--dashboard", folder=tmp_path) as dev:
+        dev.wait_for("dashboard on http://")
+        found = re.search(r"dashboard on (http://\S+)", dev.err)
+        assert found is not None
+        page = until_sync(lambda: read(f"{found[1]}jobs"), 30, "it is served")
+        dev.wait_for("working on")
+        dev.interrupt()
+        assert dev.wait() == 0
+
+    assert "No job fits" in page
+    assert read(f"{found[1]}jobs") is None
+
+
+def read(url: str) -> str | None:
+    """The page, if somebody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return None
 
 
 @pytest.mark.long

@@ -50,6 +50,11 @@ async def test_jobs_are_found_by_each_filter_and_all_of_them_together(rota_app: 
     assert await found("tag=later") == [jobs["queued"]]
     assert await found("queue=mail&state=cancelled") == [jobs["cancelled"]]
     assert await found(f"after={jobs['dead']}") == [jobs["succeeded"]]
+    assert await found("arg=to%3Dbob") == [jobs["queued"]]
+    assert await found("error=cannot+do") == [jobs["dead"]]
+    assert await found("attempt=1&task=send") == [jobs["succeeded"]]
+    assert await found("since=1h&state=queued") == [jobs["queued"]]
+    assert await found("until=1h") == []
     assert "No job fits" in (await visitor.get("jobs?queue=none")).text
 
 
@@ -144,6 +149,10 @@ async def test_a_job_that_waits_says_why_and_is_cancelled_with_a_reason(rota_app
         ("jobs?after=99999999999999999999", 422),
         ("jobs?state=lost", 422),
         ("jobs?task=%00", 422),
+        ("jobs?arg=to", 422),
+        ("jobs?since=yesterday", 422),
+        ("jobs?until=2030-01-31T09:00", 422),
+        ("jobs?member=me", 422),
         ("jobs?queue=" + "q" * 501, 422),
         ("jobs?_fragment=none", 404),
         ("jobs/", 404),
@@ -192,11 +201,55 @@ async def test_redacted_arguments_are_seen_nowhere(rota_app: TestRota) -> None:
     await rota_app.drain()
     by_name, all_of_it = (Visitor(rota_app.dashboard(redact=names)) for names in (["number"], ["*"]))
 
-    for path in ("jobs", f"jobs/{job.id}", "jobs?_fragment=list"):
+    for path in ("jobs", f"jobs/{job.id}", "jobs?_fragment=list", "dead"):
         named, everything = (await by_name.get(path)).text, (await all_of_it.get(path)).text
         assert "4111" not in named + everything, path
         assert "Ana" in named
         assert "Ana" not in everything
+
+
+@pytest.mark.writes_nothing
+@pytest.mark.parametrize(
+    "path", ["jobs?arg=card.number%3D4111", "jobs?error=4111", "dead?error=4111", "api/v1/dead?error=4111"]
+)
+async def test_nobody_guesses_what_they_may_not_see(path: str, rota_app: TestRota) -> None:
+    visitor = Visitor(rota_app.dashboard(redact=["number"]))
+
+    assert (await visitor.get(path)).status_code == 422
+    assert (await visitor.get("jobs?arg=order%3D7")).status_code == 200
+
+
+async def test_facets_count_what_fits_and_narrow_it(rota_app: TestRota) -> None:
+    await some_jobs(rota_app)
+    visitor = Visitor(rota_app.dashboard())
+
+    everything = (await visitor.get("jobs")).text
+    narrowed = (await visitor.get("jobs?queue=mail")).text
+
+    assert "4 jobs fit." in everything
+    assert '<a href="jobs?queue=mail">mail</a> 3' in everything
+    assert "3 jobs fit." in narrowed
+    assert '<a href="jobs?state=cancelled&amp;queue=mail">' in narrowed or "queue=mail&amp;state=cancelled" in narrowed
+
+
+async def test_letters_that_died_of_the_same_are_one_thing_to_decide_about(rota_app: TestRota) -> None:
+    @rota_app.task(retry=None)
+    async def fail(number: int) -> None:
+        raise ValueError(f"cannot do {number}")
+
+    await rota_app.enqueue_many([fail.bind(number) for number in range(12)])
+    await rota_app.drain()
+    visitor = Visitor(rota_app.dashboard())
+    group = re.search(r'data-key="group-([^"]+)"', (await visitor.get("dead")).text)
+    assert group is not None
+
+    await visitor.act("dead", "dead.retry_group", group=group[1], canary="10")
+    tried = await visitor.said("dead")
+    await visitor.act("dead", "dead.acknowledge_group", group=group[1], note="known")
+
+    assert tried == "10 dead letter(s) are tried again."
+    assert await visitor.said("dead") == "2 dead letter(s) are put away."
+    assert {letter.resolution for letter in await rota_app.dead.list(resolved=None)} == {"retried", "acknowledged"}
 
 
 async def test_a_role_that_may_only_look_sees_every_page_and_changes_nothing(

@@ -33,6 +33,7 @@ PORT = 8200
 )
 @click.option("--read-only", is_flag=True, help="Nobody changes anything here.")
 @click.option("--redact", multiple=True, metavar="NAME", help="An argument that nobody is to see; '*' for all of them.")
+@click.option("--mark", hidden=True, help="By which whoever started it would find its membership, if it had one.")
 @log_options
 @database_options
 def dashboard(
@@ -42,6 +43,7 @@ def dashboard(
     auth: tuple[str, ...],
     read_only: bool,
     redact: tuple[str, ...],
+    mark: str | None,
     dsn: str | None,
     schema: str | None,
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -15,6 +16,7 @@ import click
 
 from rota import embedded
 from rota.app import Rota
+from rota.cli.dashboard import PORT
 from rota.cli.discover import app_paths
 from rota.cli.output import say
 from rota.cli.probe import AppReport, BrokenCode, probe
@@ -33,8 +35,9 @@ SETTLED = 0.1  # seconds without a change: an editor or a checkout may write sev
 @click.command()
 @click.argument("app", required=False)
 @click.option("--ephemeral", is_flag=True, help="Use an embedded server that is thrown away at the end.")
+@click.option("--dashboard", is_flag=True, help="Also serve the dashboard, on port 8200 or another that is free.")
 @database_options
-def dev(app: str | None, ephemeral: bool, dsn: str | None, schema: str | None) -> None:
+def dev(app: str | None, ephemeral: bool, dashboard: bool, dsn: str | None, schema: str | None) -> None:
     """Run APP while you write it: database, tables and a worker that is restarted when a Python file here changes.
 
     Without APP it is found by convention: `app` under [tool.rota] in pyproject.toml, else main.py, app.py, tasks.py or
@@ -48,18 +51,20 @@ def dev(app: str | None, ephemeral: bool, dsn: str | None, schema: str | None) -
             "--ephemeral and --dsn exclude each other: a database with an address is not ours to throw away."
         )
     with embedded.EmbeddedServer(ephemeral=True) if ephemeral else contextlib.nullcontext() as server:
-        asyncio.run(_Development(paths, server.start() if server else dsn, schema).run())
+        asyncio.run(_Development(paths, server.start() if server else dsn, schema, dashboard).run())
 
 
 class _Development:
     """One worker at a time, for the code as it is."""
 
-    def __init__(self, paths: list[str], dsn: str | None, schema: str | None) -> None:
+    def __init__(self, paths: list[str], dsn: str | None, schema: str | None, dashboard: bool = False) -> None:
         self._paths = paths
         self._dsn = dsn
         self._schema = schema
         self._stop = asyncio.Event()
         self._worker: SupervisedWorker | None = None
+        self._wants_dashboard = dashboard
+        self._dashboard: SupervisedWorker | None = None
         self._shown: AppReport | None = None
 
     async def run(self) -> None:
@@ -74,6 +79,8 @@ class _Development:
                 await self._stop_worker()
         finally:
             await self._stop_worker()
+            if self._dashboard is not None:
+                await self._dashboard.stop()
 
     def _ask_to_stop(self) -> None:
         if self._stop.is_set() and self._worker is not None:
@@ -91,9 +98,21 @@ class _Development:
             say(f"{error}\nWaiting for the next change.")
             return
         self._paths = [report.path]
+        if self._wants_dashboard and self._dashboard is None:
+            self._dashboard = await self._start_dashboard(report)
         self._worker = await SupervisedWorker.start(
             report.path, "--announce", dsn=self._dsn, schema=self._schema, grace=GRACE
         )
+
+    async def _start_dashboard(self, report: AppReport) -> SupervisedWorker:
+        """One for as long as we run: what changes in the code changes nothing for it."""
+        private = [
+            *(["--dsn", report.dsn] if report.dsn is not None else []),
+            *(["--schema", report.schema] if report.schema is not None else []),
+        ]
+        port = PORT if _is_free(PORT) else 0
+        command = ["dashboard", "--port", str(port), "--log-level", "warning"]
+        return await SupervisedWorker.launch(command, private, grace=1.0)
 
     async def _prepare(self, report: AppReport) -> None:
         """The database is there and has its tables. Our own server runs for as long as we do, whoever else uses it."""
@@ -160,6 +179,16 @@ class _Development:
             working.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await working
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as trying:
+        trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trying.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 async def _server_version(app: Rota) -> str:

@@ -42,6 +42,7 @@ _QUEUE = {"name": Field("queue", "the queue; null for all of them together", req
 _NAME = {"name": Field("text", "its name", required=True)}
 _VERSION = {"version": Field("number", "which version of it; by default that of this app, or the last")}
 _POSITIONS = {"positions": Field("list", "positions of parked events, as strings; by default all")}
+_GROUP = {"group": Field("text", "the id of the group", required=True)}
 _LETTERS = {
     "queue": Field("text", "those of this queue"),
     "task": Field("text", "those of this task"),
@@ -154,6 +155,22 @@ ACTIONS: Mapping[str, Action] = {
             lambda app, values, by: app.dead.acknowledge_many(
                 values.get("note", ""), by=by, **{name: each for name, each in values.items() if name != "note"}
             ),
+            lambda count, values: f"{count} dead letter(s) are put away.",
+            needs="dead.acknowledge",
+        ),
+        Action(
+            "dead.retry_group",
+            "Make new jobs of the open letters of a group, the newest first; with canary, of so many of them only.",
+            {**_GROUP, "canary": Field("number", "how many to try first")},
+            lambda app, values, by: app.dead.retry_group(values["group"], canary=values.get("canary"), by=by),
+            lambda jobs, values: f"{len(jobs)} dead letter(s) are tried again.",
+            needs="dead.retry",
+        ),
+        Action(
+            "dead.acknowledge_group",
+            "Put all open letters of a group away.",
+            {**_GROUP, "note": Field("text", "what was found out, or done")},
+            lambda app, values, by: app.dead.acknowledge_group(values["group"], values.get("note", ""), by=by),
             lambda count, values: f"{count} dead letter(s) are put away.",
             needs="dead.acknowledge",
         ),

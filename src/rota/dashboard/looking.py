@@ -30,6 +30,7 @@ __all__ = ["Known", "Looking", "Readings"]
 T = TypeVar("T")
 
 _FRESH_SECONDS = 0.9  # just below the beat at which pages look
+_LONGEST_FRESH = 60.0  # of any reading
 _DEADLINE_SECONDS = 4.0  # of all statements of one reading together; each has two on the server
 _KEPT = 500
 
@@ -81,11 +82,13 @@ class Readings:
         self._running: dict[Hashable, asyncio.Task[Any]] = {}
         self._changes = 0
 
-    async def read(self, key: Hashable, function: Callable[[], Awaitable[T]]) -> Known[T]:
-        """What the function reads; or, if that was moments ago, what it read then. Raises what the function does, unless the database
-        is to blame and there is something to show in its stead."""
+    async def read(self, key: Hashable, function: Callable[[], Awaitable[T]], fresh: float | None = None) -> Known[T]:
+        """What the function reads; or, if that was moments ago, or `fresh` seconds, what it read then.
+
+        Raises what the function does, unless the database is to blame and there is something to show in its stead.
+        """
         known = self._known.get(key)
-        if known is not None and time.monotonic() - known[0] < _FRESH_SECONDS:
+        if known is not None and time.monotonic() - known[0] < (_FRESH_SECONDS if fresh is None else fresh):
             return Known(known[1], 0.0)
         # one reading, however many ask at once; one that goes away does not end it for the others
         running = self._running.get(key)
@@ -103,7 +106,7 @@ class Readings:
         """Something was changed: what comes next is read anew."""
         self._changes += 1
         self._running.clear()  # what is under way may have been read before it
-        stale = time.monotonic() - _FRESH_SECONDS
+        stale = time.monotonic() - _LONGEST_FRESH
         for key, (at, value) in self._known.items():
             self._known[key] = (min(at, stale), value)
 

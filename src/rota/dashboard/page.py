@@ -115,9 +115,10 @@ class Look:
         """This page with some filters changed."""
         return self.to(self._path.lstrip("/"), **{**self.params, **changes})
 
-    async def read(self, key: Hashable, function: Callable[[], Awaitable[T]]) -> Known[T]:
-        """Read for a region: under a deadline, no more than about once a second, and as it was known last if need be."""
-        return await self._readings.read((self.looking.of, key), function)
+    async def read(self, key: Hashable, function: Callable[[], Awaitable[T]], fresh: float | None = None) -> Known[T]:
+        """Read for a region: under a deadline, no more than about once a second, or in `fresh` seconds for what is dear, and as it
+        was known last if need be."""
+        return await self._readings.read((self.looking.of, key), function, fresh)
 
 
 @dataclass

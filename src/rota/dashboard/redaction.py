@@ -5,7 +5,7 @@ A name is looked for in arguments, results and at any depth of them; what stood 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,18 @@ class Redaction:
             raise ConfigurationError(f'redact cannot be {names!r}: it is names of arguments, or "*" for all of them.')
         self._names = frozenset(names)
         self._all = _EVERYTHING in self._names
+
+    def check_search(self, *, error: str | None = None, paths: Iterable[str] = ()) -> None:
+        """Refuse to look for what is not to be seen: whoever may guess piece by piece need not read. Raises ConfigurationError."""
+        if error is not None and self._names:
+            raise ConfigurationError("Errors cannot be searched here, as they may quote arguments that are redacted.")
+        hidden = [path for path in paths if self._all or self._names & set(path.split("."))]
+        if hidden:
+            raise ConfigurationError(f"Nothing can be found by {', '.join(hidden)} here: it is redacted.")
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self._names)
 
     def job(self, job: Job[Any]) -> Job[Any]:
         """The job as it may be seen."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
+from rota.blot import MASK
 from rota.dashboard.page import Look
 from rota.errors import ConfigurationError, NotPossible
 from rota.jobs.explain import Explanation
+from rota.jobs.groups import LetterGroup
 from rota.jobs.inspect import STATES
 from rota.jobs.job import Job
 from rota.jobs.letters import REASONS, Letter
@@ -30,6 +32,7 @@ Values = Mapping[str, Any]
 _MOST = 200
 _USUAL = 50
 _LONGEST = 500
+_GROUPED = 2_000  # letters that are looked at
 
 
 @dataclass(frozen=True)
@@ -105,10 +108,19 @@ async def _jobs(look: Look, values: Values) -> Any:
 
 
 async def _letters(look: Look, values: Values) -> Any:
+    look.redaction.check_search(error=values.get("error"))
     told = {name: value for name, value in values.items() if name != "which"}
     return await look.looking.dead.list(
         **{**told, "limit": _limit(values), "resolved": _RESOLVED[values.get("which", "open")]}
     )
+
+
+async def _groups(look: Look, values: Values) -> Any:
+    found = await look.looking.dead.groups(queue=values.get("queue"), task=values.get("task"), most=_GROUPED)
+    if not look.redaction.is_active:
+        return list(found.groups)
+    # what letters have in common may quote arguments
+    return [replace(group, message=MASK, last_message=None) for group in found.groups]
 
 
 async def _schedules(look: Look, values: Values) -> Any:
@@ -180,6 +192,14 @@ ENDPOINTS: Sequence[Endpoint] = (
         {**_LETTERS, "which": Param("open ones unless said", choices=tuple(_RESOLVED)), **_PAGE},
         is_page=True,
         cursor="id",
+    ),
+    Endpoint(
+        "/dead/groups",
+        "Open dead letters by what they died of, the largest group first.",
+        LetterGroup,
+        _groups,
+        {"queue": Param("those of this queue"), "task": Param("those of this task")},
+        is_page=True,
     ),
     Endpoint("/dead/{id}", "One dead letter.", Letter, lambda look, values: look.looking.dead.get(values["id"]), {}),
     Endpoint(

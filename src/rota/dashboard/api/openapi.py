@@ -26,6 +26,7 @@ __all__ = ["document", "text"]
 _NUMBERS = {
     "dead.retry_many",
     "dead.acknowledge_many",
+    "dead.acknowledge_group",
     "schedules.backfill",
     "schedules.clear",
     "pollers.release",
@@ -36,6 +37,7 @@ _RESULTS: Mapping[str, Any] = {
     "jobs": Job,
     "dead.retry": Job,
     "dead.acknowledge": Letter,
+    "dead.retry_group": list[str],
     "queues": QueueView,
     "schedules": Schedule,
     "schedules.trigger": Job,

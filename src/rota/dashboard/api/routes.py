@@ -99,6 +99,8 @@ def _acting(site: Site, action: Action) -> Answer:
         if not look.may(action.right):
             raise HTTPException(403, f"You may not do this: it needs the right {action.right}. Nothing was done.")
         values = read_object(action.name, action.fields, await _read_body(look.request))
+        if action.name in ("dead.retry_many", "dead.acknowledge_many"):
+            look.redaction.check_search(error=values.get("error"))
         try:
             done = await action.do(site.app, values, look.user.name)
         finally:
@@ -111,6 +113,8 @@ def _acting(site: Site, action: Action) -> Answer:
 def _result(look: Look, action: Action, done: Any) -> Any:
     if action.name == "projections.skip":  # what is in the event is nobody's business here
         return {"position": str(done.position), "type": done.type, "stream": done.stream}
+    if action.name == "dead.retry_group":
+        return [str(job) for job in done]
     return as_json(seen(look, done))
 
 

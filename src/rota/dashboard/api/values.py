@@ -13,7 +13,9 @@ from uuid import UUID
 __all__ = ["as_json", "schema_of"]
 
 # whole numbers that are ids or places in a log, wherever they stand
-_AS_TEXT = frozenset(["id", "origin", "successor", "last_job", "job", "parent_job", "position", "order_xid", "epoch"])
+_AS_TEXT = frozenset(
+    ["id", "origin", "successor", "last_job", "last_id", "job", "parent_job", "position", "order_xid", "epoch"]
+)
 _TEXT_NUMBER = {"type": "string", "pattern": "^-?[0-9]+$"}
 
 

@@ -11,6 +11,7 @@ from rota.runtime.doctor import Patient, examine
 
 __all__ = ["PAGE"]
 
+_EXAMINED_SECONDS = 15.0
 _ORDER = ("problem", "warning", "note", "unknown", "ok")
 
 
@@ -29,7 +30,8 @@ async def _doctor(look: Look) -> dict[str, Any]:
     """Only when asked for: it takes a second or two."""
     if look.param("examine") is None:
         return {"diagnosis": None, "findings": ()}
-    known = await look.read("doctor", lambda: asyncio.to_thread(examine, Patient(look.app, source="of this dashboard")))
+    patient = Patient(look.app, source="of this dashboard")
+    known = await look.read("doctor", lambda: asyncio.to_thread(examine, patient), fresh=_EXAMINED_SECONDS)
     findings = sorted(known.value.findings, key=lambda finding: _ORDER.index(finding.grade))
     return {"diagnosis": known.value, "findings": findings}
 

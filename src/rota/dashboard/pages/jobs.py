@@ -1,25 +1,82 @@
-"""All jobs, the newest first, by state, task, queue and tag."""
+"""All jobs, the newest first: found by what they are, and counted by it."""
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, cast
 
+from rota.clock import duration
 from rota.dashboard.page import Look, Page, Region
+from rota.errors import ConfigurationError
+from rota.jobs.wanted import JobFilters
 
 __all__ = ["PAGE"]
 
 _SIZE = 50
+_TEXTS = ("state", "queue", "task", "tag", "member", "error")
+# Rows of each table: what is counted is read anew for everyone who looks at something else.
+_COUNTED = 10_000
+_COUNT_SECONDS = 10.0
 
 
 async def _list(look: Look) -> dict[str, Any]:
-    filters = {name: look.param(name) for name in ("state", "queue", "task", "tag")}
-    after = look.whole_number("after")
+    filters, after = _filters(look), look.whole_number("after")
     known = await look.read(
-        ("jobs", *filters.values(), after),
-        lambda: look.looking.jobs.list(**filters, after=after, limit=_SIZE + 1),
+        ("jobs", *sorted(look.params.items())),
+        lambda: look.looking.jobs.search(limit=_SIZE, after=after, **filters),
     )
-    jobs = [look.redaction.job(job) for job in known.value[:_SIZE]]
-    return {"known": known, "jobs": jobs, "more": len(known.value) > _SIZE}
+    found = known.value
+    return {"known": known, "jobs": [look.redaction.job(job) for job in found.jobs], "found": found, "full": _SIZE}
+
+
+async def _facets(look: Look) -> dict[str, Any]:
+    filters = _filters(look)
+    if filters.pop("error", None) is not None:  # nothing is counted by that
+        return {"facets": None}
+    asked = sorted((name, value) for name, value in look.params.items() if name != "after")
+    known = await look.read(
+        ("facets", *asked), lambda: look.looking.jobs.count(reach=_COUNTED, **filters), fresh=_COUNT_SECONDS
+    )
+    told = known.value
+    kinds = {"state": told.states, "queue": told.queues, "task": told.tasks, "tag": told.tags}
+    return {"known": known, "facets": told, "kinds": {name: _largest(counts) for name, counts in kinds.items()}}
+
+
+def _filters(look: Look) -> JobFilters:
+    """What the address says. Raises ConfigurationError for what is no filter."""
+    filters: dict[str, Any] = {name: value for name in _TEXTS if (value := look.param(name)) is not None}
+    if (attempt := look.whole_number("attempt")) is not None:
+        filters["attempt"] = attempt
+    for name in ("since", "until"):
+        if (text := look.param(name)) is not None:
+            filters[name] = _when(name, text)
+    if (text := look.param("arg")) is not None:
+        path, equals, value = text.partition("=")
+        if not path or not equals:
+            raise ConfigurationError(f"arg cannot be {text!r}: it is a path and what is there, such as user.id=1.")
+        filters["args"] = {path: value}
+    look.redaction.check_search(error=filters.get("error"), paths=filters.get("args", ()))
+    return cast(JobFilters, filters)
+
+
+def _when(name: str, text: str) -> datetime | timedelta:
+    try:
+        return duration(text)
+    except ConfigurationError:
+        pass
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        read = None
+    if read is None or read.tzinfo is None or not 1 < read.year < 9000:
+        raise ConfigurationError(
+            f"{name} cannot be {text!r}: it is how long ago, such as 2h, or a time with its zone, such as 2030-01-31T09:00:00Z."
+        )
+    return read
+
+
+def _largest(counts: dict[str, int], most: int = 8) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:most]
 
 
 PAGE = Page(
@@ -27,6 +84,6 @@ PAGE = Page(
     "/jobs",
     "Jobs",
     "jobs.html",
-    (Region("list", "jobs_list.html", _list),),
-    params=("state", "task", "queue", "tag", "after"),
+    (Region("facets", "jobs_facets.html", _facets), Region("list", "jobs_list.html", _list)),
+    params=(*_TEXTS, "arg", "attempt", "since", "until", "after"),
 )

@@ -18,6 +18,7 @@ __all__ = ["LIST", "ONE", "timeline"]
 _SIZE = 100
 _RUNS = 50
 _NEXT = 10
+_AHEAD_MOST = 150  # as many as a picture of a day can show
 _BACK, _AHEAD = timedelta(hours=6), timedelta(hours=24)
 
 
@@ -40,18 +41,18 @@ async def _one(look: Look) -> dict[str, Any]:
         schedules = look.looking.schedules
         schedule = await schedules.get(name)
         try:
-            planned = await schedules.preview(name, _NEXT)
+            planned = await schedules.preview(name, _AHEAD_MOST)
         except (ConfigurationError, NotPossible):  # what is broken has none
             planned = []
         return schedule, await schedules.history(name, limit=_RUNS), planned
 
-    known = await look.read(("schedule", name), read)
+    known = await look.read(("schedule", name), read, fresh=2.0)
     schedule, runs, planned = known.value
     return {
         "known": known,
         "schedule": look.redaction.schedule(schedule),
         "runs": runs,
-        "planned": planned,
+        "planned": planned[:_NEXT],
         "chart": timeline(runs, planned, _minute(datetime.now(UTC)), look),
     }
 
