@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.jobs.test_retention import KEY
 from tests.limits.test_lines import working
 
 from rota import ConfigurationError, InvalidArguments, Limit
@@ -172,8 +171,6 @@ async def test_a_worker_mends_lines_that_nobody_else_does(rota_app: TestRota, db
     async def work() -> None: ...
 
     await rota_app.drain()
-    # the worker that has just ended may have left an upkeep behind: the next leaves all to that, and mends nothing
-    db.execute("select pg_advisory_lock(%(key)s), pg_advisory_unlock(%(key)s)", {"key": KEY})
     await work.enqueue()
     db.execute("update rota.lines set ready_at = null")  # as if it were full
 
