@@ -54,6 +54,8 @@ from rota.pollers.index import MissingIndex
 from rota.pollers.inspect import Backlog
 from rota.pollers.pollers import Pollers
 from rota.pollers.tally import Durations, PollerTally
+from rota.postgres.audit import Audit, AuditEntry, AuditPage
+from rota.postgres.vitals import HorizonHeld, OpenTransaction, TableVitals, Vitals
 from rota.projections.feed import Lag
 from rota.projections.horizon import HorizonHolder
 from rota.projections.projections import Projections
@@ -153,6 +155,13 @@ OBJECTS: dict[str, tuple[str, Any]] = {
     "heat": ("What `app.trends.heat()` lists", HeatCell),
     "depth": ("What `app.trends.depths()` lists", Depth),
     "mark": ("What `app.trends.marks()` lists", Mark),
+    "vitals": ("What `app.vitals()` returns", Vitals),
+    "table": ("A table in it", TableVitals),
+    "transaction": ("An open transaction in it", OpenTransaction),
+    "held": ("Who holds back the removal of dead rows", HorizonHeld),
+    "audit": ("`app.audit`: who changed what by hand", Audit),
+    "page": ("What `app.audit.list()` returns", AuditPage),
+    "entry": ("An entry of the audit", AuditEntry),
     "batches": ("`app.batches`: many jobs under one handle", Batches),
     "leader": ("What `app.leaders.list()` lists", LeaderView),
     "term": ("What `app.leaders.terms()` lists", TermView),

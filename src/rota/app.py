@@ -42,13 +42,16 @@ from rota.leases.term import Term
 from rota.on_event import OnEvent
 from rota.pollers.by_hand import ByHand
 from rota.pollers.pollers import Pollers
+from rota.postgres.audit import Audit
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
 from rota.postgres.identity import adopt, check_identity, compare_identity
+from rota.postgres.look import look
 from rota.postgres.names import check_name
 from rota.postgres.pool import Database, UserPool
 from rota.postgres.roles import grant_roles
 from rota.postgres.schema import Migration, applied_migrations, check_schema, migrate, migration_files
+from rota.postgres.vitals import Vitals, read_vitals
 from rota.projections.projections import Projections
 from rota.schedules.declare import Declarations
 from rota.schedules.emit import Emit, EmitSync
@@ -144,6 +147,7 @@ class Rota:
         self.dead = Dead(self.database, self.tasks, self.codec, self.jobs)
         self.queues = Queues(self.database, self.tasks)
         self.trends = Trends(self.database)
+        self.audit = Audit(self.database)
         self.schedules = Schedules(self.database, self.tasks, self.codec, self.jobs)
         self.emit = Emit(self.database, self.codec, lambda: self._inline > 0)
         self.emit_sync = EmitSync(self.database, self.codec, lambda: self._inline > 0)
@@ -426,6 +430,13 @@ class Rota:
 
     def adopt_sync(self) -> None:
         self.database.run_sync(adopt(self.settings.environment))
+
+    async def vitals(self, *, deadline: Duration | None = None) -> Vitals:
+        """How the database is, as far as it concerns a queue: tables, open transactions, connections, notifications."""
+        return await self.database.run_steps(look(read_vitals(self.settings.schema), deadline))
+
+    def vitals_sync(self, *, deadline: Duration | None = None) -> Vitals:
+        return self.database.run_steps_sync(look(read_vitals(self.settings.schema), deadline))
 
     async def members(self, *, ended: bool = False) -> list[MemberView]:
         """The processes that hold or may hold work; with `ended`, also those that are gone."""

@@ -11,10 +11,18 @@ INSPECT = "tests/jobs/test_inspect.py"
 REDACT = "tests/jobs/test_redact.py"
 
 GROUPS = "tests/jobs/test_groups.py"
+AUDIT = "tests/postgres/test_audit.py"
 SEARCH = "tests/jobs/test_search.py"
 TRENDS = "tests/jobs/test_trends.py"
 
 MUTANTS = [
+    Mutant(
+        "an audit that says nothing of what it did not look at",
+        "postgres/audit.py",
+        'looked_at < params["reach"] or',
+        "True or",
+        AUDIT,
+    ),
     Mutant(
         "minutes counted twice",
         "jobs/tally.py",

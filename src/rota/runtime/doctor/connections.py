@@ -3,66 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from rota.postgres.query import Query, many, statement
+from rota.postgres.query import statement
+from rota.postgres.vitals import connection_limits
 from rota.runtime.doctor.finding import Finding, ok, problem, warning
 from rota.runtime.doctor.patient import Patient
 
 __all__ = ["connections"]
 
 _FEW = 3  # free ones, below which the next process may find none
-
-
-class _Limit(NamedTuple):
-    """How many there may be of some kind, how many there are, and how many of those are Rota's. `raise_by` is the statement."""
-
-    most: int
-    used: int
-    ours: int
-    raise_by: str
-
-    def needed(self, busiest: int) -> int:
-        return self.used - self.ours + busiest
-
-
-FIND_LIMITS = statement(
-    "find_limits",
-    """
-    with client as materialized (
-        select datname, usename, datname = current_database() and starts_with(application_name, 'rota:') as is_ours
-        from pg_stat_activity
-        where backend_type = 'client backend'
-    )
-    select
-        -- the second are known from PostgreSQL 16 on
-        current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
-            - coalesce(current_setting('reserved_connections', true)::integer, 0),
-        count(*), count(*) filter (where is_ours), 'alter system set max_connections ='
-    from client
-    union all
-    select
-        database.datconnlimit, count(*), count(*) filter (where is_ours),
-        format('alter database %%I connection limit', database.datname)
-    from pg_database as database
-    join client on client.datname = database.datname
-    where database.datname = current_database()
-      and database.datconnlimit >= 0
-    group by database.datname, database.datconnlimit
-    union all
-    select
-        role.rolconnlimit, count(*), count(*) filter (where is_ours), format('alter role %%I connection limit', role.rolname)
-    from pg_roles as role
-    join client on client.usename = role.rolname
-    where role.rolname = session_user
-      and role.rolconnlimit >= 0
-    group by role.rolname, role.rolconnlimit
-    """,
-)
-
-
-def _find_limits() -> Query[list[_Limit]]:
-    return FIND_LIMITS.query(read=many(_Limit))
 
 
 READ_WORK = statement(
@@ -80,7 +30,7 @@ def connections(patient: Patient) -> Finding:
     works = patient.ask(READ_WORK.query(read=lambda rows: [row[0] for row in rows]))
     size = patient.app.settings.pool_size
     least, most = sum(map(_least, works)), sum(_most(work, size) for work in works)
-    limits = patient.ask(_find_limits())
+    limits = patient.ask(connection_limits())
     tight = min(limits, key=lambda limit: limit.most - limit.needed(most))
     found = (
         f"{tight.used} of {tight.most} in use, {tight.ours} of them by Rota; its {len(works)} live process(es) keep {least} and may "

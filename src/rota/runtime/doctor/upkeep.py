@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rota.postgres.query import Query, identifier, many, one, statement
+from rota.postgres import vitals
+from rota.postgres.query import identifier, many, one, statement
 from rota.runtime.doctor.finding import Finding, note, ok, problem, warning
 from rota.runtime.doctor.patient import Patient
 
@@ -23,47 +24,11 @@ _MANY_DEAD = 100_000
 _HALF_OF_IDS, _MOST_IDS = 1_000_000_000, 1_600_000_000  # PostgreSQL stops taking writes at about 2.1 billion
 
 
-class _Session(NamedTuple):
-    pid: int
-    role: str | None
-    application: str
-    state: str
-    seconds: float
-    statement_seconds: float
-
-
-FIND_OLD = statement(
-    "find_old_transactions",
-    """
-    select
-        activity.pid, activity.usename, coalesce(nullif(activity.application_name, ''), 'unnamed'),
-        coalesce(activity.state, activity.backend_type),
-        extract(epoch from clock_timestamp() - activity.xact_start)::float8,
-        coalesce(extract(epoch from clock_timestamp() - activity.query_start), 0)::float8
-    from pg_stat_activity as activity
-    where activity.xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)
-      and (activity.backend_xmin is not null or activity.backend_xid is not null)
-      and activity.pid <> pg_backend_pid()
-      -- vacuum itself holds back nobody
-      and activity.backend_type <> 'autovacuum worker'
-    order by activity.xact_start
-    limit 5
-    """,
-)
-
-
-def _find_old(seconds: float) -> Query[list[_Session]]:
-    return FIND_OLD.query({"seconds": seconds}, read=many(_Session))
-
-
-SEES_ALL = statement("sees_all_sessions", "select session_user, pg_has_role('pg_read_all_stats', 'usage')")
-
-
 def old_transactions(patient: Patient) -> Finding:
     """Does an old transaction keep dead rows alive?"""
-    found = patient.ask(_find_old(patient.old_transaction))
+    found = patient.ask(vitals.old_transactions(patient.old_transaction, limit=5))
     if not found:
-        role, sees_all = patient.ask(SEES_ALL.query(read=lambda rows: rows[0]))
+        role, sees_all = patient.ask(vitals.sees_all_sessions())
         if not sees_all:
             return note(
                 f"none of role {role} is older than {patient.old_transaction:g} s; it is not shown those of others",
@@ -156,28 +121,9 @@ def replication_slots(patient: Patient) -> Finding:
     )
 
 
-class _Ids(NamedTuple):
-    database: str
-    age: int
-    autovacuum_at: int
-
-
-FIND_OLDEST_IDS = statement(
-    "find_oldest_ids",
-    """
-    select
-        datname, greatest(age(datfrozenxid), mxid_age(datminmxid)),
-        current_setting('autovacuum_freeze_max_age')::integer
-    from pg_database
-    order by 2 desc
-    limit 1
-    """,
-)
-
-
 def transaction_ids(patient: Patient) -> Finding:
     """How far is the server from running out of transaction ids?"""
-    ids = patient.ask(FIND_OLDEST_IDS.query(read=one(_Ids)))
+    ids = patient.ask(vitals.oldest_ids())
     found = f"the oldest in use is {ids.age:,} transactions old (database {ids.database})"
     if ids.age < _HALF_OF_IDS:
         return ok(found)
