@@ -41,7 +41,7 @@ from rota.jobs.search import JobsFound
 from rota.jobs.trends import Depth, HeatCell, Trend, TrendBucket, Trends
 from rota.jobs.wanted import JobFilters
 from rota.jobs.worker import WorkerSettings
-from rota.leases.inspect import LeaderView, TermView
+from rota.leases.inspect import LeaderLane, LeaderView, TermView
 from rota.leases.leaders import Leaders
 from rota.leases.leadership import Leadership
 from rota.leases.lock import Lock
@@ -63,6 +63,7 @@ from rota.schedules.declare import Declarations
 from rota.schedules.definition import ScheduleOptions
 from rota.schedules.emit import Emit
 from rota.schedules.schedules import Schedules
+from rota.schedules.timeline import ScheduleLane, Timeline
 from rota.service.resources import Resources
 from rota.testing import plugin
 
@@ -128,6 +129,8 @@ OBJECTS: dict[str, tuple[str, Any]] = {
     "groups": ("What `app.dead.groups()` returns", Groups),
     "group": ("A group of dead letters", LetterGroup),
     "schedules": ("`app.schedules`: schedules at run time", Schedules),
+    "timeline": ("What `app.schedules.timeline()` returns", Timeline),
+    "lane": ("A lane of it", ScheduleLane),
     "options": ("The options of a schedule", ScheduleOptions),
     "declared": ("`app.cron` and `app.every`: schedules in code", Declarations),
     "emit": ("`app.emit`: events that schedules listen to", Emit),
@@ -165,6 +168,7 @@ OBJECTS: dict[str, tuple[str, Any]] = {
     "batches": ("`app.batches`: many jobs under one handle", Batches),
     "leader": ("What `app.leaders.list()` lists", LeaderView),
     "term": ("What `app.leaders.terms()` lists", TermView),
+    "leader_lane": ("What `app.leaders.lanes()` lists", LeaderLane),
     "facts": ("`app.facts`: hear what happens", facts.Facts),
     "using": ("What `task.using(...)` returns", BoundTask),
     "members": ("What `app.members()` lists", MemberView),

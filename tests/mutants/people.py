@@ -12,10 +12,33 @@ REDACT = "tests/jobs/test_redact.py"
 
 GROUPS = "tests/jobs/test_groups.py"
 AUDIT = "tests/postgres/test_audit.py"
+LANES = "tests/leases/test_lanes.py"
 SEARCH = "tests/jobs/test_search.py"
+TIMELINE = "tests/schedules/test_timeline.py"
 TRENDS = "tests/jobs/test_trends.py"
 
 MUTANTS = [
+    Mutant(
+        "a load without an end",
+        "schedules/timeline.py",
+        "time.monotonic() + _BUDGET",
+        "time.monotonic() + 60.0",
+        TIMELINE,
+    ),
+    Mutant(
+        "a broken schedule that hides the others",
+        "schedules/timeline.py",
+        "with contextlib.suppress(RotaError):  # one",
+        "with contextlib.nullcontext():  # one",
+        TIMELINE,
+    ),
+    Mutant(
+        "a gap where one followed the other at once",
+        "leases/inspect.py",
+        "before.ended_at < then.acquired_at",
+        "before.ended_at <= then.acquired_at",
+        LANES,
+    ),
     Mutant(
         "an audit that says nothing of what it did not look at",
         "postgres/audit.py",

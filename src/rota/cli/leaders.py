@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 
 import click
 
@@ -64,6 +65,30 @@ def _progress(leader: LeaderView) -> str:
         return ""
     age = f"{max(0, round(leader.progress_age.total_seconds()))} s ago"
     return age if leader.progress_note is None else f"{age}: {leader.progress_note}"
+
+
+@leaders.command()
+@click.option("--back", default="24h", show_default=True, metavar="DURATION", help="Since so long ago.")
+@json_option
+@database_options
+def lanes(back: str, as_json: bool, dsn: str | None, schema: str | None) -> None:
+    """Who led what when, and when nobody did."""
+    with open_app(dsn, schema) as app:
+        found = app.leaders.lanes_sync(back)
+    if as_json:
+        print_json(list(found))
+        return
+    rows = []
+    for lane in found:
+        spans: list[tuple[datetime, datetime | None, str, str]] = [
+            *((term.acquired_at, term.ended_at, term.holder, str(term.epoch)) for term in lane.terms),
+            *((begin, end, "nobody", "") for begin, end in lane.gaps),
+        ]
+        rows += [
+            [lane.name, short_time(begin), short_time(end), holder, epoch]
+            for begin, end, holder, epoch in sorted(spans, key=lambda span: span[0])
+        ]
+    print_table(["name", "from", "to", "leader", "epoch"], rows, empty="nothing was led")
 
 
 @leaders.command()

@@ -7,6 +7,7 @@ import click
 from rota.cli.output import json_option, json_text, print_fields, print_json, print_table, say, say_more, short_time
 from rota.cli.schedule_check import check, print_slots
 from rota.cli.schedule_put import change, put
+from rota.cli.schedule_timeline import timeline
 from rota.cli.schedule_verbs import VERBS
 from rota.cli.target import database_options, open_app, reading_app_option
 from rota.schedules.view import STATES, Schedule
@@ -19,7 +20,7 @@ def schedules() -> None:
     """Look at schedules, put, pause, trigger and backfill them."""
 
 
-for each in (check, put, change, *VERBS):
+for each in (check, put, change, timeline, *VERBS):
     schedules.add_command(each)
 
 

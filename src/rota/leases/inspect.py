@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 from uuid import UUID
 
-from rota.postgres.query import Query, many, scalar, statement
+from rota.postgres.query import Query, Row, many, scalar, statement
 
-__all__ = ["LeaderView", "TermView", "count_members", "list_leaders", "list_terms"]
+__all__ = ["LeaderLane", "LeaderView", "TermView", "count_members", "leader_lanes", "list_leaders", "list_terms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,59 @@ LIST_TERMS = statement(
 def list_terms(name: str, *, limit: int = 100) -> Query[list[TermView]]:
     """The terms of a name, the last first."""
     return LIST_TERMS.query({"name": name, "limit": limit}, read=many(TermView))
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderLane:
+    """Who led a name when, the oldest term first. `gaps` are the times between two terms in which nobody did."""
+
+    name: str
+    terms: tuple[TermView, ...]
+    gaps: tuple[tuple[datetime, datetime], ...]
+
+
+LANES = statement(
+    "list_leader_lanes",
+    """
+    select
+        term.name, term.epoch, term.holder, term.host, term.pid, term.member, term.acquired_at,
+        coalesce(term.ended_at, gone.ended_at),
+        coalesce(term.end_reason, case when gone.id is not null then 'lost' end),
+        coalesce(term.lost_because, gone.end_reason)
+    from (select lease.name from {schema}.leases as lease order by lease.name limit %(names)s) as lease
+    cross join lateral (
+        select *
+        from {schema}.terms as term
+        where term.name = lease.name
+        order by term.epoch desc
+        limit %(limit)s
+    ) as term
+    left join {schema}.members as gone
+        on gone.id = term.member and gone.ended_at is not null and term.ended_at is null
+    where coalesce(term.ended_at, gone.ended_at, 'infinity') >= statement_timestamp() - %(back)s
+    order by term.name, term.epoch
+    """,
+)
+
+
+def leader_lanes(back: timedelta, *, names: int = 100, limit: int = 200) -> Query[list[LeaderLane]]:
+    """Who led what since so long ago: of so many names, and so many of the last terms of each."""
+    return LANES.query({"back": back, "names": names, "limit": limit}, read=_lanes)
+
+
+def _lanes(rows: Sequence[Row]) -> list[LeaderLane]:
+    by_name: dict[str, list[TermView]] = {}
+    for row in rows:
+        by_name.setdefault(row[0], []).append(TermView(*row))
+    return [LeaderLane(name, tuple(terms), _gaps(terms)) for name, terms in by_name.items()]
+
+
+def _gaps(terms: Sequence[TermView]) -> tuple[tuple[datetime, datetime], ...]:
+    return tuple(
+        (before.ended_at, then.acquired_at)
+        for before, then in pairwise(terms)
+        if before.ended_at is not None and before.ended_at < then.acquired_at
+    )
 
 
 COUNT_MEMBERS = statement(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Page
 
+from rota.clock import Duration, duration
 from rota.errors import NotPossible
-from rota.leases.inspect import LeaderView, TermView, list_leaders, list_terms
+from rota.leases.inspect import LeaderLane, LeaderView, TermView, leader_lanes, list_leaders, list_terms
 from rota.leases.terms import evict, request_resignation, take_lease_away
 from rota.postgres.audit import actor, record
+from rota.postgres.look import alone, look
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps
 
@@ -33,6 +35,16 @@ class Leaders:
 
     def terms_sync(self, name: str, *, limit: int = 100) -> Page[TermView]:
         return self._database.run_sync(list_terms(name, limit=limit))
+
+    async def lanes(self, back: Duration = "24h", *, deadline: Duration | None = None) -> Page[LeaderLane]:
+        """Who led what since so long ago, by name, with the times between in which nobody did.
+
+        Of a hundred names, and of each its last two hundred terms. A statement that takes longer than `deadline` is given up.
+        """
+        return await self._database.run_steps(look(alone(leader_lanes(duration(back, "back"))), deadline))
+
+    def lanes_sync(self, back: Duration = "24h", *, deadline: Duration | None = None) -> Page[LeaderLane]:
+        return self._database.run_steps_sync(look(alone(leader_lanes(duration(back, "back"))), deadline))
 
     async def resign(
         self, name: str, *, force: bool = False, epoch: int | None = None, by: str | None = None, dry_run: bool = False
