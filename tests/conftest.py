@@ -27,6 +27,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from rota.embedded import Binaries, EmbeddedServer, find_binaries, read_binaries
 from rota.embedded.binaries import candidates
 from rota.errors import PostgresNotFound
+from rota.jobs.logs import write
 from rota.jobs.rounds import Rounds
 from rota.testing import DatabaseServer
 from rota.testing.servers import shared_server, throwaway_server
@@ -308,6 +309,12 @@ def history_aside(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Rounds, "keep_history", never)
+
+
+@pytest.fixture
+def patient_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker in this process that stops has time for the last lines of its bodies, however busy the machine is."""
+    monkeypatch.setattr(write, "_LAST_SECONDS", 60.0)
 
 
 class OwnServer:

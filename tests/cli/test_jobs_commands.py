@@ -97,6 +97,7 @@ def test_a_waiting_job_is_shown_explained_and_retried(rota: Run, rota_app: TestR
     assert job.refresh_sync().state == "succeeded"
 
 
+@pytest.mark.usefixtures("patient_logs")
 def test_what_a_job_logged_is_shown_page_by_page_and_followed(rota: Run, rota_app: TestRota, dsn: str) -> None:
     @rota_app.task(name="t", retry=Retry(2, base=0.0))
     def chat() -> None:

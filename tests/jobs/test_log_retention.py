@@ -145,6 +145,7 @@ def test_one_at_a_time_and_a_lock_in_the_way_is_told(db: Db, rota_database: str)
     ]
 
 
+@pytest.mark.usefixtures("patient_logs")
 async def test_lines_are_kept_with_the_class_of_their_job(rota_database: str, db: Db) -> None:
     async with Rota(rota_database, retention={"short": "1d"}) as app:
 

@@ -27,6 +27,7 @@ from rota.facts import DatabaseLost, LogLinesDropped
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.erase import Erasing, erase_batch
 from rota.jobs.logs import notes as notes_room
+from rota.jobs.logs import write as write_room
 from rota.jobs.logs.level import OFF, read_app_level
 from rota.jobs.logs.notes import Parcel
 from rota.jobs.logs.run import FIRST_LINES, NEWEST_LINES, Line, Run
@@ -34,7 +35,7 @@ from rota.jobs.logs.write import append_lines
 from rota.postgres.query import Query, Steps, statement
 from rota.testing import TestRota, fact, until, until_sync
 
-pytestmark = pytest.mark.usefixtures("history_aside")
+pytestmark = pytest.mark.usefixtures("history_aside", "patient_logs")
 
 logger = logging.getLogger("shop")
 SECRET = "open sesame, said the thief"
@@ -586,8 +587,10 @@ async def test_letters_that_the_session_does_not_have_are_escapes(rota_database:
 
 
 async def test_a_table_that_is_locked_holds_up_neither_jobs_nor_the_stop(
-    rota_app: TestRota, rota_database: str
+    rota_app: TestRota, rota_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(write_room, "_LAST_SECONDS", 2.0)  # as it is
+
     @rota_app.task
     async def chat() -> None:
         logger.warning("unheard")

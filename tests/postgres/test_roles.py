@@ -74,6 +74,7 @@ async def test_each_role_does_its_part(roles: Roles) -> None:
         assert len(await office.members(ended=True)) == 1
 
 
+@pytest.mark.usefixtures("patient_logs")
 async def test_who_works_keeps_logs_and_who_looks_reads_them(roles: Roles) -> None:
     async with app_of(roles, "enqueue") as front, app_of(roles, "worker") as back, app_of(roles, "read") as office:
         for app in (front, back):

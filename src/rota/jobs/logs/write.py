@@ -27,7 +27,7 @@ _GATHER_SECONDS = 0.5
 # After a failure the next try comes this much later, twice as much each time.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 # What the last lines of a worker that stops may take.
-_LAST_SECONDS = 1.0
+_LAST_SECONDS = 2.0
 # How often it is told that lines found no room.
 _TELL_SECONDS = 60.0
 
