@@ -14,11 +14,9 @@ MUTANTS = [
     *(
         Mutant(f"very many jobs {what}", "jobs/copy.py", old, new, "tests/jobs/test_enqueue.py")
         for what, old, new in (
-            ("whose arguments are taken for commands of COPY", '.replace("\\\\", "\\\\\\\\") for each', " for each"),
-            ("whose texts are", 'else str(value).replace("\\\\", "\\\\\\\\")', "else str(value)"),
             ("that wake nobody", "yield notify(", "wake_channel(schema) or notify("),
-            ("in the letters of the session", " with (encoding 'UTF8')", ""),
-            ("whose secrets are copied", "if any(kind.redact for kind in kinds):", "if False:"),
+            ("in the letters of the session", "set_config('client_encoding', 'UTF8', true)", "null"),
+            ("whose secrets are none", "_texts(kind.redact),", "_NULL,"),
             ("that are all due at one time", "ends[kind - 1] for kind", "ends[0] for kind"),
         )
     ),

@@ -131,7 +131,7 @@ class Query(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Rows that are copied into a table, in the form that COPY has for text: piece by piece, and each is made when those before are on
+    """Rows that are copied into a table, in a form that COPY knows: piece by piece, and each is made when those before are on
     their way, so that the server is at them meanwhile."""
 
     statement: Statement
