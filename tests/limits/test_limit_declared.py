@@ -13,6 +13,8 @@ from tests.limits.test_lines import working
 
 from rota import ConfigurationError, InvalidArguments, Limit
 from rota.jobs.enqueue import digest
+from rota.jobs.rounds import Rounds
+from rota.postgres.keys import lock_key
 from rota.testing import TestRota, until
 
 
@@ -176,6 +178,34 @@ async def test_a_worker_mends_lines_that_nobody_else_does(rota_app: TestRota, db
 
     async with working(rota_app):
         await until(lambda: db.execute("select from rota.jobs").fetchall() == [], what="it has run")
+
+
+async def test_a_worker_that_found_the_upkeep_taken_comes_again_soon(
+    rota_app: TestRota, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is at it may be a worker that was just cut off: nothing follows its upkeep."""
+    was_taken, upkeep = asyncio.Event(), Rounds._upkeep
+
+    async def noted(rounds: Rounds, key: int) -> Any:
+        done = await upkeep(rounds, key)
+        if done is None:
+            was_taken.set()
+        return done
+
+    monkeypatch.setattr(Rounds, "_upkeep", noted)
+
+    @rota_app.task(name="a", limit=1)
+    async def work() -> None: ...
+
+    await rota_app.drain()
+    await work.enqueue()
+    db.execute("update rota.lines set ready_at = null")
+    db.execute("select pg_advisory_lock(%s)", [lock_key("rota", "upkeep", "history")])
+
+    async with working(rota_app):
+        await was_taken.wait()
+        db.execute("select pg_advisory_unlock_all()")
+        await until(lambda: db.execute("select from rota.jobs").fetchall() == [], timeout=20, what="it has run")
 
 
 async def test_what_a_worker_declares_replaces_what_was_and_is_lifted_when_nobody_has_it(

@@ -202,6 +202,13 @@ MUTANTS = [
         "tests/limits/test_limits_isolation.py::test_lines_of_a_rule_whose_author_died_before_they_followed_are_mended",
     ),
     Mutant(
+        "an upkeep that was taken is left for a minute",
+        "jobs/rounds.py",
+        "                elif is_first:\n                    pause = random.uniform(0.5, 1.5)\n",
+        "",
+        "tests/limits/test_limit_declared.py::test_a_worker_that_found_the_upkeep_taken_comes_again_soon",
+    ),
+    Mutant(
         "upkeep that mends no lines",
         "jobs/rounds.py",
         "                await run_apart(session.run, mend_lines())\n",

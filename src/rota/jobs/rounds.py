@@ -195,10 +195,12 @@ class Rounds:
         """Make and drop partitions of the history now and then; who comes first does it for all.
 
         The first round comes at once: after some days off, or for a new class of retention, there is no partition yet for what
-        is about to settle.
+        is about to settle. If that is taken, whoever is at it may be a worker that was just cut off, after which nothing follows:
+        so it comes again soon, once.
         """
         key = lock_key(self._database.schema, "upkeep", "history")
         hindered: list[str] = []
+        is_first = True
         while True:
             pause = random.uniform(0.8, 1.2) * self._settings.upkeep_every
             with contextlib.suppress(DatabaseUnavailable):  # whoever comes next does it
@@ -210,6 +212,9 @@ class Rounds:
                             HistoryKept(done.created, done.dropped, done.deleted + done.forgotten, tuple(hindered))
                         )
                     pause = 0.05 if done.unfinished else pause
+                elif is_first:
+                    pause = random.uniform(0.5, 1.5)
+            is_first = False
             await asyncio.sleep(pause)
 
     async def _upkeep(self, key: int) -> Upkeep | None:
