@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
@@ -41,11 +41,13 @@ from rota.jobs.report import report_progress, save_checkpoint
 from rota.jobs.rescue import rescue
 from rota.jobs.search import JobsFound, search_jobs
 from rota.jobs.settle import find_settled, settle, succeed, succeed_one
+from rota.jobs.tally import COUNT
+from rota.jobs.trends import _series
 from rota.jobs.wanted import Wanted
 from rota.jobs.worker import _PLANNING
 from rota.leases.members import leave_member
 from rota.postgres.look import look
-from rota.postgres.query import Query, Steps
+from rota.postgres.query import Query, Steps, nothing
 from rota.testing import DatabaseServer
 
 pytestmark = [pytest.mark.one_server, pytest.mark.long, pytest.mark.timeout(180)]
@@ -542,3 +544,18 @@ def test_a_count_reads_no_more_than_its_reach_and_what_runs(app: Session) -> Non
     # all of the newest have settled
     assert read.told.states == {"running": REACH, "succeeded": REACH}
     assert read.rows <= 6 * REACH + RUNNING
+
+
+def test_a_trend_reads_tallies_and_no_jobs(app: Session) -> None:
+    read = app.looking(_series("6h", None, None, None, None))
+
+    assert len(read.told.buckets) >= 72
+    assert (read.rows, read.ways) == (0, set())
+
+
+def test_counting_a_minute_reads_the_partition_of_the_day(app: Session) -> None:
+    now = datetime.now(UTC)
+
+    read = app.reading(COUNT.query({"since": now - timedelta(minutes=3), "until": now}, read=nothing))
+
+    assert read.rows <= ROWS / 2  # around midnight of two days
