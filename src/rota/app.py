@@ -358,12 +358,16 @@ class Rota:
         from rota.runtime.budgets import read_budgets
 
         if dashboard is not None:
-            _check_mount(dashboard)
+            from rota.dashboard.application import check_mount
+
+            check_mount(dashboard)
         options = worker_options(worker, queues, concurrency)
         budgets = read_budgets(drain_window, grace)
         attach(api, Attached(api, self, worker=options, budgets=budgets, drain_token=drain_token, health=health))
         if dashboard is not None:
-            api.mount(dashboard.rstrip("/"), self.dashboard(auth=auth), name="rota-dashboard")
+            from rota.dashboard.application import mount
+
+            mount(api, dashboard, self.dashboard(auth=auth))
 
     def lifespan(
         self,
@@ -497,11 +501,3 @@ class Rota:
                 migrate(Connector(address, "migrate"), self.settings.schema, facts=self.facts)
                 self._embedded = address
             return self._embedded
-
-
-def _check_mount(path: str) -> None:
-    if not isinstance(path, str) or not path.startswith("/") or not path.strip("/"):
-        raise ConfigurationError(
-            f'dashboard cannot be {path!r}: it is the path under which the page is found, such as "/rota". To have it as the whole '
-            "application, serve app.dashboard()."
-        )

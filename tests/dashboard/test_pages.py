@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from urllib.parse import urljoin
 
@@ -10,6 +11,7 @@ import pytest
 from tests.dashboard.visitor import PREFIX, Visitor
 
 from rota import Job, Rota
+from rota.jobs.tally import keep_tallies
 from rota.testing import TestRota
 
 pytestmark = pytest.mark.one_server
@@ -297,3 +299,55 @@ async def test_a_database_that_went_away_leaves_the_page_what_it_knew_and_says_h
     assert "Data from" in after
     assert never_seen.status_code == 200
     assert "This cannot be read now" in never_seen.text
+
+
+async def test_what_a_body_logged_is_shown_with_its_job_without_what_is_redacted(rota_app: TestRota) -> None:
+    @rota_app.task
+    async def pay(card: str) -> None:
+        logging.getLogger("shop").warning("charging %s <b>now</b>", card)
+
+    job = await pay.enqueue("4111-1111-1111-1111")
+    await rota_app.drain()
+    plain, redacted = (Visitor(rota_app.dashboard(redact=names)) for names in ((), ["card"]))
+
+    shown = (await plain.get(f"jobs/{job.id}")).text
+    told = (await plain.get(f"api/v1/jobs/{job.id}/logs")).json()["items"]
+    hidden = (await redacted.get(f"jobs/{job.id}")).text + (await redacted.get(f"api/v1/jobs/{job.id}/logs")).text
+
+    assert "charging 4111-1111-1111-1111 &lt;b&gt;now&lt;/b&gt;" in shown
+    assert [line["message"] for line in told] == ["charging 4111-1111-1111-1111 <b>now</b>"]
+    assert "4111" not in hidden
+    assert "charging" in hidden
+
+
+async def test_pictures_show_what_was_done_and_each_part_of_them_leads_to_it(rota_app: TestRota) -> None:
+    await some_jobs(rota_app)
+    rota_app.advance("3m")
+    await rota_app.database.run_steps(keep_tallies())
+    visitor = Visitor(rota_app.dashboard())
+
+    page = (await visitor.get("?span=1h")).text
+    links = [link.replace("&amp;", "&") for link in re.findall(r'<a href="(jobs\?[^"]*since=[^"]*)"', page)]
+    found = {tuple(ids((await visitor.get(link)).text)) for link in links}
+    series = (await visitor.get("api/v1/trends/series?since=1h")).json()
+
+    assert 'class="fill is-succeeded"' in page
+    assert 'class="fill is-failed"' in page
+    assert "Failures by task and hour" in page
+    assert links
+    assert any(2 in each for each in found)
+    assert sum(bucket["failed"] for bucket in series["buckets"]) == 1
+    assert (await visitor.get("?span=1y")).status_code == 422
+
+
+async def test_the_api_finds_and_counts_as_the_page_does(rota_app: TestRota) -> None:
+    jobs = await some_jobs(rota_app)
+    visitor = Visitor(rota_app.dashboard())
+
+    found = (await visitor.get("api/v1/jobs/search?arg=to%3Dbob")).json()
+    counted = (await visitor.get("api/v1/jobs/count?queue=mail")).json()
+    refused = [await visitor.get(f"api/v1/jobs/search?{query}") for query in ("since=now", "arg=x", "member=me")]
+
+    assert [job["id"] for job in found["jobs"]] == [str(jobs["queued"].id)]
+    assert (counted["total"], counted["exact"], counted["tasks"]) == (3, True, {"send": 3})
+    assert [answer.status_code for answer in refused] == [422] * 3

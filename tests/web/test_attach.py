@@ -22,6 +22,7 @@ from tests.web.asgi import Lifespan, served
 
 import rota
 from rota import ConfigurationError, Rota
+from rota.dashboard import User
 from rota.facts import DatabaseAwaited, Ended, EndingBegan, Fact, StageStarted, StageStopped, WorkerStarted
 from rota.integrations.asgi.attach import Attached
 from rota.integrations.asgi.lifespan import WorkerOptions
@@ -549,3 +550,32 @@ async def test_the_limit_that_uvicorn_is_to_have_fits_into_the_grace(
 
     # it begins after the window
     assert "--timeout-graceful-shutdown 20 " in caplog.text
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("make", [FastAPI, Starlette])
+async def test_the_dashboard_is_found_whatever_else_takes_every_path(
+    make: Callable[[], Any], rota_app: TestRota
+) -> None:
+    api = make()
+    api.router.routes.append(Route("/{path:path}", answer))
+    rota_app.attach(api, worker=False, dashboard="/tools/rota/", auth=lambda request: User("ana"))
+
+    async with served(api) as client:
+        page = await client.get("/tools/rota/jobs")
+        without_slash = await client.get("/tools/rota")
+        other = await client.get("/tools")
+
+    assert "<title>Jobs" in page.text
+    assert other.json() == {"state": {}}
+    assert (without_slash.status_code, without_slash.headers["location"]) == (308, "rota/")
+
+
+@pytest.mark.parametrize("path", ["", "/", "rota", 7])
+def test_a_dashboard_that_cannot_be_found_is_refused_before_anything_is_attached(path: Any, away: Rota) -> None:
+    api = Starlette()
+
+    with pytest.raises(ConfigurationError, match="dashboard cannot be"):
+        away.attach(api, dashboard=path)
+
+    assert api.router.routes == []

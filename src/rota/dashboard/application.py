@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from rota.app import Rota
 from rota.dashboard.actions import ACTIONS
@@ -29,11 +29,11 @@ from rota.dashboard.pages import MENU, PAGES
 from rota.dashboard.problems import problem, status_of
 from rota.dashboard.redaction import Redaction
 from rota.dashboard.rights import User
-from rota.errors import DatabaseUnavailable, RotaError, SchemaMismatch
+from rota.errors import ConfigurationError, DatabaseUnavailable, RotaError, SchemaMismatch
 from rota.integrations.asgi.drain import Asgi
 from rota.release import RELEASE
 
-__all__ = ["Dashboard", "make_dashboard"]
+__all__ = ["Dashboard", "check_mount", "make_dashboard", "mount"]
 
 
 _SAID_COOKIE = "rota_said"
@@ -44,6 +44,30 @@ _LONGEST_SAID = 1000
 def make_dashboard(app: Rota, *, auth: Any, read_only: bool, redact: Sequence[str]) -> Asgi:
     """What `app.dashboard()` returns."""
     return Hardened(Dashboard(app, auth=auth, read_only=read_only, redact=redact).application)
+
+
+def check_mount(path: str) -> None:
+    """Refuse what is no path. Raises ConfigurationError."""
+    if not isinstance(path, str) or not path.startswith("/") or not path.strip("/"):
+        raise ConfigurationError(
+            f'dashboard cannot be {path!r}: it is the path under which the page is found, such as "/rota". To have it as the whole '
+            "application, serve app.dashboard()."
+        )
+
+
+def mount(api: Any, path: str, dashboard: Asgi) -> None:
+    """Put it before the other routes, one of which may take every path."""
+    check_mount(path)
+    folder = path.rstrip("/")
+
+    async def into_folder(_: Request) -> Response:
+        # addresses are relative to a folder
+        return RedirectResponse(f"{folder.rsplit('/', 1)[-1]}/", 308)
+
+    api.router.routes[:0] = [
+        Mount(folder, dashboard, name="rota-dashboard"),
+        Route(folder, into_folder, include_in_schema=False),
+    ]
 
 
 class Dashboard:

@@ -18,9 +18,11 @@ from rota.errors import DatabaseUnavailable, RotaError
 from rota.jobs.dead import Dead
 from rota.jobs.queue import Jobs
 from rota.jobs.queues import Queues
+from rota.jobs.trends import Trends
 from rota.leases.leaders import Leaders
 from rota.leases.members import MemberView, list_members
 from rota.pollers.pollers import Pollers
+from rota.postgres.audit import Audit
 from rota.postgres.pool import Database
 from rota.projections.projections import Projections
 from rota.schedules.schedules import Schedules
@@ -47,6 +49,8 @@ class Looking:
         self.queues = Queues(self.database, app.tasks)
         self.schedules = Schedules(self.database, app.tasks, app.codec, self.jobs)
         self.leaders = Leaders(self.database)
+        self.trends = Trends(self.database)
+        self.audit = Audit(self.database)
         home = _Home(app, self.database)
         self.pollers: Pollers = Pollers(home, app.pollers)
         self.projections: Projections = Projections(home, app.projections)

@@ -9,16 +9,24 @@ from typing import Any, Literal
 
 from rota.blot import MASK
 from rota.dashboard.page import Look
+from rota.dashboard.pages.jobs import job_filters, when
 from rota.errors import ConfigurationError, NotPossible
 from rota.jobs.explain import Explanation
+from rota.jobs.facets import Facets
 from rota.jobs.groups import LetterGroup
 from rota.jobs.inspect import STATES
 from rota.jobs.job import Job
 from rota.jobs.letters import REASONS, Letter
+from rota.jobs.logs.read import LogLine
 from rota.jobs.queue_view import QueueView
+from rota.jobs.search import JobsFound
+from rota.jobs.trends import Depth, HeatCell, Trend
 from rota.leases.inspect import LeaderView, TermView
+from rota.leases.marks import Mark
 from rota.leases.members import MemberView
 from rota.pollers.inspect import ParkedRow, PollerView
+from rota.postgres.audit import AuditEntry
+from rota.postgres.vitals import Vitals, read_vitals
 from rota.projections.inspect import ProjectionView
 from rota.projections.parked import ParkedEvent
 from rota.schedules.history import ScheduleRun
@@ -88,6 +96,18 @@ class Endpoint:
 
 _LIMIT = {"limit": Param(f"how many; {_USUAL} unless said", "number", most=_MOST)}
 _PAGE = {**_LIMIT, "after": Param("the `next` of the page before", "id")}
+_SINCE = {"since": Param("how long ago, such as 6h, or a time with its zone")}
+_SEARCHED = {
+    "state": Param("those in this state", choices=STATES),
+    "queue": Param("those of this queue"),
+    "task": Param("those of this task"),
+    "tag": Param("those with this tag"),
+    "member": Param("those run by the process of this id"),
+    "attempt": Param("with so many attempts or more", "number", most=10**6),
+    "arg": Param("with this argument, such as user.id=1"),
+    "since": Param("settled, or else enqueued, so long ago or at this time, or later"),
+    "until": Param("before that"),
+}
 _NAME = {"name": Param("its name", required=True)}
 _LETTERS = {
     "queue": Param("those of this queue"),
@@ -105,6 +125,44 @@ def _limit(values: Values) -> int:
 
 async def _jobs(look: Look, values: Values) -> Any:
     return await look.looking.jobs.list(**{**values, "limit": _limit(values)})
+
+
+async def _search(look: Look, values: Values) -> Any:
+    query = look.request.query_params
+    filters = job_filters({name: query[name] for name in (*_SEARCHED, "error") if name in query}, look.redaction)
+    found = await look.looking.jobs.search(limit=_limit(values), after=values.get("after"), **filters)
+    return replace(found, jobs=tuple(look.redaction.job(job) for job in found.jobs))
+
+
+async def _count(look: Look, values: Values) -> Any:
+    query = look.request.query_params
+    filters = job_filters({name: query[name] for name in _SEARCHED if name in query}, look.redaction)
+    return await look.looking.jobs.count(**filters)
+
+
+async def _logs(look: Look, values: Values) -> Any:
+    lines = await look.looking.jobs.logs(
+        values["id"], attempt=values.get("attempt"), after=values.get("after"), limit=_limit(values)
+    )
+    if not look.redaction.is_active:
+        return lines
+    messages = look.redaction.sentences(await look.looking.jobs.get(values["id"]), [line.message for line in lines])
+    return [replace(line, message=message) for line, message in zip(lines, messages, strict=True)]
+
+
+async def _series(look: Look, values: Values) -> Any:
+    since = when("since", values.get("since", "6h"))
+    return await look.looking.trends.series(since, queue=values.get("queue"), task=values.get("task"))
+
+
+async def _audit(look: Look, values: Values) -> Any:
+    since = None if "since" not in values else when("since", values["since"])
+    found = await look.looking.audit.list(**{**values, "since": since, "limit": _limit(values)})
+    return list(found.entries)
+
+
+async def _vitals(look: Look, values: Values) -> Any:
+    return await look.looking.database.run_steps(read_vitals(look.app.settings.schema))
 
 
 async def _letters(look: Look, values: Values) -> Any:
@@ -183,6 +241,54 @@ ENDPOINTS: Sequence[Endpoint] = (
         Explanation,
         lambda look, values: look.looking.jobs.explain(values["id"]),
         {},
+    ),
+    Endpoint(
+        "/jobs/search",
+        "Jobs found by what they are, the newest first, without reading more than a bound: `searched_to` says how far back that was.",
+        JobsFound,
+        _search,
+        {**_SEARCHED, "error": Param("a text in the error of any attempt"), **_PAGE},
+    ),
+    Endpoint("/jobs/count", "How many jobs fit, by what they are.", Facets, _count, _SEARCHED),
+    Endpoint(
+        "/jobs/{id}/logs",
+        "What the body of a job logged.",
+        LogLine,
+        _logs,
+        {"attempt": Param("of this attempt", "number"), **_PAGE},
+        is_page=True,
+        cursor="id",
+    ),
+    Endpoint(
+        "/trends/series",
+        "What was done over time, and how long it waited and ran.",
+        Trend,
+        _series,
+        {**_SINCE, "queue": Param("of this queue"), "task": Param("of this task")},
+    ),
+    Endpoint(
+        "/trends/heat",
+        "What each task did in each hour.",
+        HeatCell,
+        lambda look, values: look.looking.trends.heat(when("since", values.get("since", "24h"))),
+        _SINCE,
+        is_page=True,
+    ),
+    Endpoint(
+        "/trends/depths",
+        "What waited and ran, sampled once a minute.",
+        Depth,
+        lambda look, values: look.looking.trends.depths(when("since", values.get("since", "1h"))),
+        _SINCE,
+        is_page=True,
+    ),
+    Endpoint(
+        "/trends/marks",
+        "What explains a picture: processes that started or died, failovers, what operators did.",
+        Mark,
+        lambda look, values: look.looking.trends.marks(when("since", values.get("since", "24h"))),
+        _SINCE,
+        is_page=True,
     ),
     Endpoint(
         "/dead",
@@ -266,6 +372,22 @@ ENDPOINTS: Sequence[Endpoint] = (
         {**_NAME, **_LIMIT},
         is_page=True,
     ),
+    Endpoint(
+        "/audit",
+        "Who changed what by hand, the last first.",
+        AuditEntry,
+        _audit,
+        {
+            "actor": Param("by whom"),
+            "action": Param("what"),
+            "about": Param("a text in the details"),
+            **_SINCE,
+            **_PAGE,
+        },
+        is_page=True,
+        cursor="id",
+    ),
+    Endpoint("/database", "How the database is.", Vitals, _vitals, {}),
     Endpoint(
         "/pollers", "Every poller.", PollerView, lambda look, values: look.looking.pollers.list(), {}, is_page=True
     ),

@@ -14,7 +14,7 @@ __all__ = ["as_json", "schema_of"]
 
 # whole numbers that are ids or places in a log, wherever they stand
 _AS_TEXT = frozenset(
-    ["id", "origin", "successor", "last_job", "last_id", "job", "parent_job", "position", "order_xid", "epoch"]
+    ["id", "after", "origin", "successor", "last_job", "last_id", "job", "parent_job", "position", "order_xid", "epoch"]
 )
 _TEXT_NUMBER = {"type": "string", "pattern": "^-?[0-9]+$"}
 

@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rota.dashboard.page import Page
-from rota.dashboard.pages import about, dead, job, jobs, members, now, pollers, projections, queues, schedules
+from rota.dashboard.pages import (
+    about,
+    audit,
+    database,
+    dead,
+    job,
+    jobs,
+    members,
+    now,
+    pollers,
+    projections,
+    queues,
+    schedules,
+)
 
 __all__ = ["MENU", "PAGES", "Entry"]
 
@@ -20,6 +33,8 @@ PAGES: tuple[Page, ...] = (
     members.PAGE,
     pollers.PAGE,
     projections.PAGE,
+    database.PAGE,
+    audit.PAGE,
     about.PAGE,
 )
 
@@ -43,6 +58,8 @@ _KEYS = {
     "members": "m",
     "pollers": "p",
     "projections": "e",
+    "database": "b",
+    "audit": "u",
     "about": "a",
 }
 MENU = tuple(Entry(page.name, page.path, page.title, _KEYS[page.name]) for page in PAGES if page.name in _KEYS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,8 @@ from rota.dashboard.page import Look, Page, Region
 from rota.jobs.job import Job
 
 __all__ = ["PAGE", "attempt_lanes"]
+
+_LINES = 1000
 
 
 async def _job(look: Look) -> dict[str, Any]:
@@ -25,6 +27,18 @@ async def _job(look: Look) -> dict[str, Any]:
         "reasons": look.redaction.sentences(explained.job, explained.reasons),
         "chart": _chart(explained.job),
     }
+
+
+async def _logs(look: Look) -> dict[str, Any]:
+    """What its body logged, without what is redacted of its arguments."""
+    job_id: int = look.request.path_params["id"]
+    known = await look.read(("logs", job_id), lambda: look.looking.jobs.logs(job_id, limit=_LINES))
+    lines = known.value
+    messages: Sequence[str] = [line.message for line in lines]
+    if look.redaction.is_active:
+        explained = await look.read(("explain", job_id), lambda: look.looking.jobs.explain(job_id))
+        messages = look.redaction.sentences(explained.value.job, messages)
+    return {"known": known, "lines": list(zip(lines, messages, strict=True)), "most": _LINES}
 
 
 def _chart(job: Job[Any]) -> Markup:
@@ -68,7 +82,7 @@ PAGE = Page(
     "/jobs/{id:int}",
     "Job",
     "job.html",
-    (Region("job", "job_facts.html", _job),),
+    (Region("job", "job_facts.html", _job), Region("logs", "job_logs.html", _logs)),
     actions=("jobs.retry", "jobs.cancel", "jobs.discard", "dead.retry", "dead.acknowledge"),
     within="jobs",
 )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
 from rota.clock import duration
 from rota.dashboard.page import Look, Page, Region
+from rota.dashboard.redaction import Redaction
 from rota.errors import ConfigurationError
 from rota.jobs.wanted import JobFilters
 
-__all__ = ["PAGE"]
+__all__ = ["PAGE", "job_filters", "when"]
 
 _SIZE = 50
 _TEXTS = ("state", "queue", "task", "tag", "member", "error")
@@ -20,7 +22,7 @@ _COUNT_SECONDS = 10.0
 
 
 async def _list(look: Look) -> dict[str, Any]:
-    filters, after = _filters(look), look.whole_number("after")
+    filters, after = job_filters(look.params, look.redaction), look.whole_number("after")
     known = await look.read(
         ("jobs", *sorted(look.params.items())),
         lambda: look.looking.jobs.search(limit=_SIZE, after=after, **filters),
@@ -30,7 +32,7 @@ async def _list(look: Look) -> dict[str, Any]:
 
 
 async def _facets(look: Look) -> dict[str, Any]:
-    filters = _filters(look)
+    filters = job_filters(look.params, look.redaction)
     if filters.pop("error", None) is not None:  # nothing is counted by that
         return {"facets": None}
     asked = sorted((name, value) for name, value in look.params.items() if name != "after")
@@ -42,24 +44,27 @@ async def _facets(look: Look) -> dict[str, Any]:
     return {"known": known, "facets": told, "kinds": {name: _largest(counts) for name, counts in kinds.items()}}
 
 
-def _filters(look: Look) -> JobFilters:
-    """What the address says. Raises ConfigurationError for what is no filter."""
-    filters: dict[str, Any] = {name: value for name in _TEXTS if (value := look.param(name)) is not None}
-    if (attempt := look.whole_number("attempt")) is not None:
-        filters["attempt"] = attempt
+def job_filters(params: Mapping[str, str], redaction: Redaction) -> JobFilters:
+    """What an address says. Raises ConfigurationError for what is no filter, or may not be one."""
+    filters: dict[str, Any] = {name: params[name] for name in _TEXTS if name in params}
+    if (attempt := params.get("attempt")) is not None:
+        if not attempt.isascii() or not attempt.isdigit() or len(attempt) > 9:
+            raise ConfigurationError(f"attempt cannot be {attempt[:50]!r}: it is a whole number.")
+        filters["attempt"] = int(attempt)
     for name in ("since", "until"):
-        if (text := look.param(name)) is not None:
-            filters[name] = _when(name, text)
-    if (text := look.param("arg")) is not None:
+        if (text := params.get(name)) is not None:
+            filters[name] = when(name, text)
+    if (text := params.get("arg")) is not None:
         path, equals, value = text.partition("=")
         if not path or not equals:
             raise ConfigurationError(f"arg cannot be {text!r}: it is a path and what is there, such as user.id=1.")
         filters["args"] = {path: value}
-    look.redaction.check_search(error=filters.get("error"), paths=filters.get("args", ()))
+    redaction.check_search(error=filters.get("error"), paths=filters.get("args", ()))
     return cast(JobFilters, filters)
 
 
-def _when(name: str, text: str) -> datetime | timedelta:
+def when(name: str, text: str) -> datetime | timedelta:
+    """How long ago, or a time. Raises ConfigurationError."""
     try:
         return duration(text)
     except ConfigurationError:

@@ -9,6 +9,7 @@ from typing import Any
 from rota.dashboard.drawing import seconds_in_words
 from rota.dashboard.looking import Looking
 from rota.dashboard.page import Look, Page, Region
+from rota.dashboard.pages.pictures import read_pictures
 from rota.jobs.depth import count_open_letters
 from rota.jobs.queue_view import QueueView
 from rota.leases.inspect import LeaderView
@@ -96,4 +97,11 @@ async def _now(look: Look) -> dict[str, Any]:
     return {"known": known, "state": known.value, "total": known.value.total, "needs": list(needs(known.value))}
 
 
-PAGE = Page("now", "/", "Now", "now.html", (Region("now", "now_state.html", _now),))
+PAGE = Page(
+    "now",
+    "/",
+    "Now",
+    "now.html",
+    (Region("now", "now_state.html", _now), Region("pictures", "now_pictures.html", read_pictures)),
+    params=("span",),
+)

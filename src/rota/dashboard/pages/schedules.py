@@ -8,17 +8,20 @@ from typing import Any
 
 from markupsafe import Markup
 
-from rota.dashboard.charts import Lane, Span, lanes
+from rota.dashboard.charts import Lane, Span, lanes, spark
 from rota.dashboard.page import Look, Page, Region
 from rota.errors import ConfigurationError, NotPossible
 from rota.schedules.history import ScheduleRun
+from rota.schedules.timeline import Timeline
 
-__all__ = ["LIST", "ONE", "timeline"]
+__all__ = ["LIST", "ONE", "drawn", "timeline"]
 
 _SIZE = 100
 _RUNS = 50
 _NEXT = 10
 _AHEAD_MOST = 150  # as many as a picture of a day can show
+_LANES = 25
+_TIMELINE_SECONDS = 10.0
 _BACK, _AHEAD = timedelta(hours=6), timedelta(hours=24)
 
 
@@ -30,6 +33,42 @@ async def _list(look: Look) -> dict[str, Any]:
     )
     schedules = [look.redaction.schedule(each) for each in known.value[:_SIZE]]
     return {"known": known, "schedules": schedules, "more": len(known.value) > _SIZE}
+
+
+async def _timeline(look: Look) -> dict[str, Any]:
+    known = await look.read("timeline", lambda: look.looking.schedules.timeline(most=_LANES), fresh=_TIMELINE_SECONDS)
+    told = known.value
+    return {"known": known, "timeline": told, "chart": drawn(told, look) if told.lanes else None, "load": _load(told)}
+
+
+def drawn(told: Timeline, look: Look) -> Markup:
+    """A lane for each schedule that is due next: what became of its runs, and those to come as outlines."""
+    data = [
+        Lane(
+            lane.name,
+            [
+                *(
+                    Span(
+                        run.started_at or run.slot_at,
+                        run.finished_at,
+                        run.state,
+                        f"{run.state}, slot {run.slot_at:%H:%M}",
+                        None if run.job is None else look.to(f"jobs/{run.job}"),
+                    )
+                    for run in lane.past
+                    if run.state != "forgotten"
+                ),
+                *(Span(slot, slot + timedelta(minutes=5), "planned", "planned") for slot in lane.future),
+            ],
+            look.to("schedule", name=lane.name),
+        )
+        for lane in told.lanes
+    ]
+    return lanes("From six hours back to a day ahead", data, start=told.since, end=told.until, now=told.now)
+
+
+def _load(told: Timeline) -> Markup:
+    return spark("Runs that begin in each quarter of an hour", told.load, width=720)
 
 
 async def _one(look: Look) -> dict[str, Any]:
@@ -88,7 +127,7 @@ LIST = Page(
     "/schedules",
     "Schedules",
     "schedules.html",
-    (Region("list", "schedules_list.html", _list),),
+    (Region("timeline", "schedules_timeline.html", _timeline), Region("list", "schedules_list.html", _list)),
     params=("prefix", "state", "after"),
 )
 
