@@ -1,4 +1,4 @@
-"""A real Chromium, one for all tests of a process, and a real dashboard with a real worker behind it."""
+"""A real Chromium, and a real dashboard with a real worker behind it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ ALONE = ("rota", "dashboard", "site_app:app", "--port", "PORT")
 MOUNTED = ("uvicorn", "site_app:mounted", "--port", "PORT", "--no-access-log")
 
 
-@pytest.fixture(scope="session")
+# not for longer than a test: while it is there, an event loop of Playwright's runs in this thread, in which no other could
+@pytest.fixture
 def browser() -> Iterator[Browser]:
     program = shutil.which("chromium")
     if program is None:

@@ -38,7 +38,7 @@ MUTANTS = [
         "cli/dashboard.py",
         "if not given and not is_loopback(host):",
         "if False:",
-        "tests/cli/test_dashboard.py",
+        "tests/cli/test_dashboard.py::test_it_refuses_to_be_reached_from_elsewhere_without_a_credential[pg18-192.0.2.1]",
     ),
     Mutant(
         "a form that another site sends to the dashboard",
