@@ -149,6 +149,20 @@ MUTANTS = [
         f"{REBUILD}::test_readers_are_not_given_a_version_that_is_behind",
     ),
     Mutant(
+        "a switch to a build that is just given up",
+        "projections/rebuild.py",
+        "        for update\n    ), mine as materialized (",
+        "    ), mine as materialized (",
+        f"{BUILDS}::test_readers_are_not_given_a_build_that_is_just_given_up",
+    ),
+    Mutant(
+        "a rebuild that asks nobody to wait",
+        "projections/operate.py",
+        '    yield HOLD.query({"name": found.name, "version": found.version}, read=nothing)\n',
+        "",
+        f"{BUILDS}::test_rebuilds_that_are_asked_for_at_once_come_one_after_another",
+    ),
+    Mutant(
         "events of another server are read as if they were ours",
         "projections/rebase.py",
         "    if not ahead.events and not ahead.checkpoint:\n        return\n",

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import psycopg
 import pytest
 from tests.projections.logs import Db, Log, append, append_many, positions, rows, working
 
 from rota import ConfigurationError, NotPossible
 from rota.events.event import Event
 from rota.facts import ProjectionStopped
+from rota.projections.builds import GIVE_UP_BUILDS
+from rota.projections.checkpoint import Owned, declare_projection, take_projection
+from rota.projections.rebuild import may_switch
 from rota.testing import TestRota, fact, until
+
+WAITS = "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+# what of the second build has not come to its end yet: only partitions that no stream is in go on
+REPLAYS = """
+    select
+    from rota.projections as projection
+    where build = 2
+      and (position < 0 or state = 'running' and exists (
+          select from rota.events where rota.partition_of(stream, projection.partitions) = projection.partition
+      ))
+"""
 
 
 class Gate:
@@ -59,16 +75,7 @@ async def test_a_rebuild_replays_beside_what_readers_use_and_takes_over_when_it_
         db.execute("insert into public.seen_1 values (-1)")  # what a rebuild is to mend
         gate.closed = True
         begun = await rota_app.projections.rebuild("seen", by="ann")
-        await until(
-            lambda: (
-                not rows(
-                    db,
-                    "select from rota.projections where build = 2 and (position < 0 or state = 'running' and partitions = 1)",
-                )
-            ),
-            timeout=20,
-            what="it replays, and stops",
-        )
+        await until(lambda: not rows(db, REPLAYS), timeout=20, what="it replays, and stops")
         append(db, "one")
         await seen.wait_caught_up(timeout=20)
         beside, status = in_view(db), await seen.status()
@@ -121,6 +128,64 @@ async def test_a_rebuild_that_is_begun_again_or_cancelled_leaves_the_live_one_al
     assert [(each.build, each.state, each.live_at is not None) for each in builds] == [(1, "running", True)]
     assert live(db) == [1]
     assert in_view(db) == positions(db)
+
+
+async def test_a_rebuild_that_is_cancelled_while_it_takes_over_has_taken_over(rota_app: TestRota, db: Db) -> None:
+    append_many(db, 5)
+    switching, ended = asyncio.Event(), asyncio.Event()
+
+    async def prepare(connection: Any, build: int) -> None:
+        await connection.execute(f"create table public.seen_{build} (position bigint)")
+
+    async def switch(connection: Any, build: int) -> None:
+        if build == 2:
+            switching.set()
+            await ended.wait()
+        await connection.execute(f"create or replace view public.seen as select position from public.seen_{build}")
+
+    @rota_app.projection("seen", source=Log(), prepare=prepare, switch=switch)
+    async def seen(event: Event, connection: Any, build: int) -> None:
+        await connection.execute(f"insert into public.seen_{build} values (%s)", [event.position])
+
+    async with working(rota_app):
+        await until(lambda: live(db) == [1], timeout=20, what="it is live")
+        await rota_app.projections.rebuild("seen")
+        await asyncio.wait_for(switching.wait(), 20)
+        cancelling = asyncio.create_task(rota_app.projections.rebuild("seen", cancel=True))
+        await until(lambda: cancelling.done() or rows(db, WAITS), timeout=20, what="it waits for the switch")
+        ended.set()
+        with pytest.raises(NotPossible, match="There is no rebuild"):
+            await cancelling
+        append(db)
+        await seen.wait_caught_up(timeout=20)
+
+    assert rows(db, "select build, state from rota.projections order by 1") == [(1, "retired"), (2, "running")]
+    assert in_view(db) == positions(db)
+
+
+async def test_readers_are_not_given_a_build_that_is_just_given_up(
+    rota_app: TestRota, rota_database: str, db: Db
+) -> None:
+    await rota_app.database.run(declare_projection("seen", 1, {}))
+    owned = Owned("seen", 1, 1)
+    await rota_app.database.run(take_projection(owned))
+
+    with psycopg.connect(rota_database) as other:
+        other.execute(GIVE_UP_BUILDS.sql("rota").encode(), {"name": "seen", "version": 1})
+        asking = asyncio.create_task(rota_app.database.run(may_switch(owned)))
+        await until(lambda: asking.done() or rows(db, WAITS), timeout=20, what="it waits")
+
+    assert await asking is False
+
+
+async def test_rebuilds_that_are_asked_for_at_once_come_one_after_another(rota_app: TestRota, db: Db) -> None:
+    declare(rota_app, Gate())
+    await rota_app.database.run(declare_projection("seen", 1, {}))
+
+    begun = await asyncio.gather(*(rota_app.projections.rebuild("seen") for _ in range(5)))
+
+    assert sorted(each.build for each in begun) == [2, 3, 4, 5, 6]
+    assert rows(db, "select build from rota.projections where state = 'running'") == [(6,)]
 
 
 async def test_trouble_of_a_rebuild_does_not_stop_what_readers_use(rota_app: TestRota, db: Db) -> None:

@@ -7,7 +7,7 @@ from rota.postgres.audit import record
 from rota.postgres.notify import notify
 from rota.postgres.query import Query, Steps, nothing, scalar, statement
 from rota.projections.inspect import ProjectionView, show_builds
-from rota.projections.operate import Asked, find_projection, told_of
+from rota.projections.operate import Asked, find_projection, hold_projection, told_of
 
 __all__ = ["builds_to_read", "cancel_rebuild", "rebuild_projection"]
 
@@ -109,7 +109,7 @@ def rebuild_projection(asked: Asked, *, has_prepare: bool, takes_build: bool) ->
     A build that was under way is given up. One whose functions do not take a build begins anew itself; then NotPossible is raised for
     a version that readers use.
     """
-    found = yield from find_projection(asked)
+    found = yield from hold_projection(asked)
     params = {"name": found.name, "version": found.version, "build": found.build}
     if takes_build:
         yield GIVE_UP_BUILDS.query(params, read=nothing)
@@ -135,7 +135,7 @@ def rebuild_projection(asked: Asked, *, has_prepare: bool, takes_build: bool) ->
 
 def cancel_rebuild(asked: Asked) -> Steps[ProjectionView]:
     """Give up the build that is under way; the one that readers use is returned. Raises NotPossible when there are not both."""
-    found = yield from find_projection(asked)
+    found = yield from hold_projection(asked)
     params = {"name": found.name, "version": found.version}
     given_up: int = 0 if found.live_at is None else (yield GIVE_UP_BUILDS.query(params, read=scalar))
     if not given_up:

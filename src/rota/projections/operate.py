@@ -21,6 +21,7 @@ __all__ = [
     "find_parked",
     "find_projection",
     "forget_projection",
+    "hold_projection",
     "pause_projection",
     "replay_parked",
     "resume_projection",
@@ -62,6 +63,34 @@ class Asked:
     partition: int | None = None
 
 
+HOLD = statement(
+    "hold_projection",
+    """
+    select count(*)
+    from (
+        select
+        from {schema}.projections
+        where name = %(name)s
+          and version = %(version)s
+        -- as a switch does: two who lock several never wait for each other in a circle
+        order by build, partition
+        for update
+    ) as held
+    """,
+)
+
+
+def hold_projection(asked: Asked) -> Steps[ProjectionView]:
+    """It as it stands, and stays until the transaction ends: a switch that is under way is waited for, and none begins.
+
+    Raises NotPossible when no process has declared it.
+    """
+    found = yield from find_projection(asked)
+    yield HOLD.query({"name": found.name, "version": found.version}, read=nothing)
+    # what was just committed may have changed what can be done
+    return (yield from find_projection(asked))
+
+
 def pause_projection(asked: Asked) -> Steps[ProjectionView]:
     """Have nobody read for it. A batch in hand is undone, and read again when it is resumed."""
     return (yield from _set_state(asked, "paused"))
@@ -73,7 +102,7 @@ def resume_projection(asked: Asked) -> Steps[ProjectionView]:
 
 
 def _set_state(asked: Asked, state: str) -> Steps[ProjectionView]:
-    found = yield from find_projection(asked)
+    found = yield from hold_projection(asked)
     builds: list[ProjectionView] = yield show_builds(found.name, found.version)
     # one that is being rebuilt rests and goes on with the one that readers use, unless it is asked for
     chosen = [each.build for each in builds if each.build == asked.build or asked.build is None]

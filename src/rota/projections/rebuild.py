@@ -114,8 +114,22 @@ MAY_SWITCH = statement(
         -- whoever moves one of them is waited for, and nobody moves one until this is decided
         order by version, build, partition
         for update
+    ), own as materialized (
+        select
+        from {schema}.projections
+        where name = %(name)s::text
+          and version = %(version)s::int
+          and build = %(build)s::int
+          and partition = %(partition)s::int
+          and epoch = %(epoch)s::bigint
+          and live_at is null
+          and state = 'running'
+          -- after those before it: whoever locks several does so in that order
+          and (select count(*) from held) >= 0
+        -- nobody gives it up, or begins it anew, until this is decided
+        for update
     ), mine as materialized (
-        select partition, order_xid, position, epoch, live_at
+        select partition, order_xid, position
         from {schema}.projections
         where name = %(name)s::text
           and version = %(version)s::int
@@ -130,13 +144,7 @@ MAY_SWITCH = statement(
         )
     )
     select case
-        when not exists (
-            select
-            from mine
-            where mine.partition = %(partition)s::int
-              and mine.epoch = %(epoch)s::bigint
-              and mine.live_at is null
-        ) then false
+        when not exists (select from own) then false
         -- ours does not move meanwhile; the others do
         when exists (select from behind where behind.partition = %(partition)s::int) then false
         when exists (select from behind) then null
@@ -170,7 +178,7 @@ NOTE_SWITCHED = statement(
 
 
 def may_switch(owned: Owned) -> Query[bool | None]:
-    """Whether readers can be given this: it is ours, not live yet, and as far as those before it, which are held there.
+    """Whether readers can be given this: it is ours, at work, not live yet, and as far as those before it, which are held there.
 
     None when only other partitions of it are behind: ask again, they are on their way.
     """
