@@ -54,7 +54,9 @@ def test_whatever_a_name_holds_is_text(drawn: Markup) -> None:
 def test_a_picture_has_a_name_for_who_cannot_see_it(drawn: Markup) -> None:
     (svg,) = tree(drawn).iter("svg")
 
-    assert svg.attrib["role"] == "img"
+    links = list(svg.iter("a"))
+    assert svg.attrib["role"] == ("group" if links else "img")
+    assert all(link.attrib["aria-label"] for link in links)
     assert svg.attrib["aria-label"].startswith("plain")
 
 

@@ -91,7 +91,11 @@ def _stack(bar: Bar, x: float, broad: float, deep: float, top: float, outcomes: 
                 )
     said = ", ".join(f"{number(float(bar.amounts.get(each, 0)))} {each}" for each in outcomes)
     group = element("g", element("title", escape(f"{_utc(bar.at)}: {said}")), *parts)
-    return group if bar.href is None or not parts else element("a", group, href=bar.href)
+    return (
+        group
+        if bar.href is None or not parts
+        else element("a", group, href=bar.href, aria_label=f"{_utc(bar.at)}: {said}")
+    )
 
 
 def _mark(mark: Mark, axis: TimeAxis, deep: float) -> Markup:

@@ -72,7 +72,13 @@ def _cell(cell: Cell, x: float, y: float, broad: float, top: float) -> Markup:
         height=tall,
         class_=f"heat level-{level}",
     )
-    return drawn if cell.href is None else element("a", drawn, href=cell.href)
+    return (
+        drawn
+        if cell.href is None
+        else element(
+            "a", drawn, href=cell.href, aria_label=f"{cell.name}, {_utc(cell.at)}: {number(float(cell.amount))}"
+        )
+    )
 
 
 def _utc(at: datetime) -> str:

@@ -67,7 +67,7 @@ def lanes(
 
 def _lane(lane: Lane, y: float, axis: TimeAxis, names: float, now: datetime) -> Markup:
     text = element("text", escape(lane.name if len(lane.name) <= 22 else f"{lane.name[:21]}…"), x=names - 6, y=y + 16)
-    named = text if lane.href is None else element("a", text, href=lane.href)
+    named = text if lane.href is None else element("a", text, href=lane.href, aria_label=lane.name)
     spans = [_span(span, y, axis, now) for span in lane.spans if _is_seen(span, axis, now)]
     return element("g", element("g", element("title", escape(lane.name)), named, class_="names"), *spans)
 
@@ -95,7 +95,11 @@ def _span(span: Span, y: float, axis: TimeAxis, now: datetime) -> Markup:
         x = max(from_, to - 1)
         parts.append(element("path", d=f"M{number(x - 4)} {number(y + 8)}l8 8m0 -8l-8 8", class_="cross"))
     drawn = element("g", *parts)
-    return drawn if span.href is None else element("a", drawn, href=span.href)
+    return (
+        drawn
+        if span.href is None
+        else element("a", drawn, href=span.href, aria_label=f"{span.label}: {_utc(span.start)}")
+    )
 
 
 def _length(span: Span, now: datetime) -> str:

@@ -29,9 +29,10 @@ def number(value: Any) -> str:
 
 def picture(width: float, height: float, label: str, *children: Markup, class_: str = "chart") -> Markup:
     """The drawing itself; what it shows is said by its label, and in full by the table."""
-    return element(
-        "svg", *children, viewBox=f"0 0 {number(width)} {number(height)}", class_=class_, role="img", aria_label=label
-    )
+    # what is inside an image cannot be reached by who does not see it
+    role = "group" if any("<a " in child for child in children) else "img"
+    box = f"0 0 {number(width)} {number(height)}"
+    return element("svg", *children, viewBox=box, class_=class_, role=role, aria_label=label)
 
 
 def figure(title: str, drawing: Markup, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Markup:
