@@ -168,7 +168,18 @@ def test_when_its_owner_is_killed_another_goes_on_with_the_log_long_before_the_l
     check(db)
 
 
-PARTITIONED = PLAIN.replace("source=Log())", 'source=Log(), partition_by="stream", partitions=6)')
+PARTITIONED = """
+from tests.projections.logs import Log
+from tests.projections.writers import APPLY
+from rota import Rota
+
+app = Rota()
+
+@app.projection("totals", source=Log(), partition_by="stream", partitions=6)
+async def totals(event, connection):
+    given = {"stream": event.stream, "version": event.version, "sum": event.data["sum"], "position": event.position}
+    await connection.execute(APPLY, given)
+"""
 LED = """
     select member.pid, array_agg(lease.name order by lease.name)
     from rota.leases as lease join rota.members as member on member.id = lease.member and member.ended_at is null
