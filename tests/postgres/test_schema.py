@@ -149,6 +149,8 @@ async def test_a_worker_refuses_a_copy_of_the_database(rota_database: str, db: p
             db.execute(f"update rota.meta set {change}")
             with pytest.raises(ForeignDatabase, match="rota adopt"):
                 await app.work(drain=True)
+            with pytest.raises(ForeignDatabase, match="rota adopt"):
+                await app.check()  # before anything is joined
             await app.adopt()
             await app.work(drain=True)
 
