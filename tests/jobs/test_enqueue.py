@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from rota import Retry, Rota, RotaError
+from rota.jobs import copy as copy_room
 from rota.jobs import enqueue as enqueue_room
 from rota.postgres.notify import wake_channel
 from rota.testing import TestRota
@@ -247,6 +248,44 @@ async def test_who_gives_up_on_many_jobs_has_added_none(rota_app: TestRota, rota
 
     assert await rota_app.jobs.list() == []
     assert len(await rota_app.enqueue_many([count.bind(n) for n in range(5)])) == 5
+
+
+@pytest.mark.one_server
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize(("takes", "copies"), [(0.0, 1), (6.0, 3)])
+async def test_one_copy_takes_no_more_than_there_is_time_for(
+    rota_database: str, monkeypatch: pytest.MonkeyPatch, takes: float, copies: int
+) -> None:
+    """A codec may ask a key service for each of them, and a statement has a limit of time."""
+    now = 0.0
+
+    class Slow:
+        def encode(self, text: str) -> str:
+            nonlocal now
+            now += takes
+            return text
+
+        def decode(self, text: str) -> str:
+            return text
+
+    monkeypatch.setattr(copy_room, "boottime", lambda: now)
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        db.execute(
+            "create sequence copies;"
+            "create function counted() returns trigger language plpgsql as "
+            "$$ begin perform nextval('public.copies'); return null; end $$;"
+            "create trigger counted after insert on rota.jobs for each statement execute function counted()"
+        )
+        async with Rota(rota_database, codec=Slow()) as app:
+
+            @app.task(name="count")
+            async def count(n: int) -> None: ...
+
+            jobs = await app.enqueue_many([count.bind(n) for n in range(6)])
+
+            assert [job.args for job in jobs] == [{"n": n} for n in range(6)]
+            assert {job.id for job in await app.jobs.list()} == {job.id for job in jobs}
+        assert db.execute("select last_value from copies").fetchone() == (copies,)
 
 
 WAITING = (

@@ -17,6 +17,7 @@ MUTANTS = [
             ("that wake nobody", "yield notify(", "wake_channel(schema) or notify("),
             ("in the letters of the session", "set_config('client_encoding', 'UTF8', true)", "null"),
             ("whose secrets are none", "_texts(kind.redact),", "_NULL,"),
+            ("in a COPY without end", "if boottime() > until:", "if False:"),
             ("that are all due at one time", "ends[kind - 1] for kind", "ends[0] for kind"),
         )
     ),

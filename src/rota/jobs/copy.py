@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
+from rota.clock import boottime
 from rota.jobs.codec import Codec
 from rota.jobs.enqueue import added, in_batches, numbered, stored_args
 from rota.jobs.job import Job, JobId, NewJob, Owner
@@ -21,8 +22,10 @@ from rota.postgres.query import Copy, CopySteps, Query, one, statement
 
 __all__ = ["copy_all"]
 
-# How many parts one COPY takes: it has a deadline, and there may be millions.
+# How many parts one COPY takes, and for how long it takes more: it has a deadline, and there may be millions, or a line that is
+# slow, or a codec that asks a key service for each.
 _PARTS = 10
+_COPY_SECONDS = 5.0
 
 DRAW_IDS = statement(
     "draw_ids",
@@ -84,19 +87,23 @@ def copy_all(
     ends = _ends(kinds, now, due_at, trace)
     jobs: list[Job[Any]] = []
 
-    def rows(parts: Sequence[Sequence[NewJob]]) -> Iterator[bytes]:
+    parts = in_batches(new)
+
+    def rows() -> Iterator[bytes]:
+        until = boottime() + _COPY_SECONDS
         yield _HEADER
-        for part in parts:
+        for part in islice(parts, _PARTS):
             first, last = len(jobs), len(jobs) + len(part)
             some_ids, numbers = ids[first:last], which[first:last]
             yield _rows(part, some_ids, [ends[kind - 1] for kind in numbers], codec)
             # what is returned is made while the server is at its rows
             jobs.extend(added(part, numbers, kinds, app, trace, some_ids, now, due_at))
+            if boottime() > until:
+                break
         yield _TRAILER
 
-    parts = in_batches(new)
-    while some := list(islice(parts, _PARTS)):
-        yield Copy(COPY_JOBS, rows(some))
+    while len(jobs) < len(new):
+        yield Copy(COPY_JOBS, rows())
     for queue in sorted({kind.queue for kind in kinds if kind.wake}):
         yield notify(wake_channel(schema), queue)
     return jobs
