@@ -116,3 +116,28 @@ async def test_one_that_leads_does_not_rest_for_long(app: Rota) -> None:
         await beats(control, 3)
     app.stop()
     await working
+
+
+@pytest.mark.one_server
+async def test_who_takes_rows_by_hand_beside_a_worker_at_ease_does_not_rest_for_long(
+    app: Rota, rota_database: str
+) -> None:
+    eased = list[bool]()
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        db.execute("create table feeds (id int primary key, last_at timestamptz); insert into feeds values (1)")
+
+    @app.task(name="other")
+    async def other() -> None: ...
+
+    @app.poller(table="feeds", key="id", last="last_at", interval="1h")
+    async def fetch(row: dict[str, object]) -> None:
+        eased.append(control._ease.is_on)
+        await beats(control, 3)
+
+    working = asyncio.create_task(app.work(pollers=[]))
+    control = await control_at_ease(app)
+    await fetch.run_once()
+    app.stop()
+    await working
+
+    assert eased == [False]

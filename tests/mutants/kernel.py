@@ -198,6 +198,13 @@ MUTANTS = [
         EASE,
     ),
     Mutant(
+        "a guest that waits for the next beat to be asked",
+        "leases/membership.py",
+        "                member.joined.result().take_hold()",
+        "                pass",
+        EASE,
+    ),
+    Mutant(
         "a rest that nothing ends",
         "leases/control.py",
         "        if self._ease.end():\n            self._bell.ring()\n",

@@ -113,6 +113,8 @@ class Membership:
                 _in_thread(lambda: self._join(member))
                 return member
             member.guests.append(reactions)
+            if member.joined.done() and not reactions.at_ease():
+                member.joined.result().take_hold()  # the next beat, which would ask it, may be a while off
             if work is not None:
                 member.work, member.worker = work, reactions
                 if member.joined.done():
