@@ -146,18 +146,19 @@ MUTANTS = [
         "tests/events/test_typed_events.py::test_what_does_not_fit_its_type_is_refused_in_words",
     ),
     Mutant(
-        "events: those who were left out for the word of one that was refused",
+        "events: those who relied on a word that never came",
         "postgres/notify.py",
-        "        return queue in self._left_out\n",
+        '        if now - self._sent.get(queue, float("-inf")) <= self._window * _STILL_AWAKE:\n            return False\n',
         "        return False\n",
-        "tests/events/test_append.py::test_who_relied_on_the_word_of_an_append_that_was_refused_is_told_of_all_the_same",
+        "tests/events/test_append.py::test_who_relied_on_the_word_of_an_append_that_never_came_speaks_itself "
+        "tests/events/test_append.py::test_an_append_that_was_left_out_and_took_long_speaks_itself",
     ),
     Mutant(
-        "events: a word that was not given counts as one",
+        "events: each that was left out speaks",
         "postgres/notify.py",
-        "        self._last.pop(queue, None)\n",
+        "        self._sent[queue] = now\n",
         "",
-        "tests/events/test_append.py::test_who_relied_on_the_word_of_an_append_that_was_refused_is_told_of_all_the_same",
+        "tests/postgres/test_notify.py",
     ),
     Mutant(
         "events: a NUL character in short data",

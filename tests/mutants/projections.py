@@ -275,6 +275,13 @@ MUTANTS = [
         f"{PROJECTOR}::test_what_was_appended_without_a_word_right_after_another_is_found_soon",
     ),
     Mutant(
+        "what was appended without a word waits for what is passed over",
+        "projections/projector.py",
+        "self._sleep(min(self._pause(), _PASS_SECONDS) if is_soon else self._pause())",
+        "self._sleep(_PASS_SECONDS if is_soon else self._pause())",
+        f"{PROJECTOR}::test_what_was_appended_without_a_word_behind_what_concerns_nobody_is_found_soon",
+    ),
+    Mutant(
         "an idle projection that goes on asking",
         "projections/projector.py",
         "        self._again = pause * _AGAIN_FACTOR\n",

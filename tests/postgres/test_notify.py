@@ -93,15 +93,19 @@ def test_wake_ups_are_coalesced_per_queue(clock: list[float]) -> None:
     assert throttle.admits("mail")
 
 
-def test_after_a_wake_up_that_was_not_sent_the_next_one_is_and_who_was_left_out_is_known(clock: list[float]) -> None:
+def test_who_was_left_out_speaks_when_no_wake_up_was_sent_for_a_moment_and_only_one_of_them(clock: list[float]) -> None:
     throttle = Throttle(window=0.005)
 
-    first, alone = throttle.admits("mail"), throttle.retract("mail")
-    second, left_out, missed = throttle.admits("mail"), throttle.admits("mail"), throttle.retract("mail")
+    throttle.admits("mail")
+    first, second = throttle.is_overdue("mail"), throttle.is_overdue("mail")
+    clock[0] += 1
+    throttle.sent("mail")
+    clock[0] += 0.02 - 0.001
+    soon = throttle.is_overdue("mail")
+    clock[0] += 0.002
 
-    assert (first, alone) == (True, False)
-    assert (second, left_out, missed) == (True, False, True)
-    assert throttle.admits("mail")
+    assert (first, second, soon) == (True, False, False)
+    assert throttle.is_overdue("mail")
 
 
 async def test_a_job_nobody_was_woken_for_is_found_by_polling(

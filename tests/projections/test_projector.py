@@ -16,6 +16,7 @@ from tests.projections.logs import Db, Log, append, append_many, make_seen, posi
 from rota import ConfigurationError, NotPossible, WaitTimedOut
 from rota.events.event import Event
 from rota.facts import EventsProjected, ProjectionAbandoned, ProjectionStalled, StandingBy
+from rota.projections.projector import Projector
 from rota.testing import TestRota, WorkerProcess, fact, until, until_sync
 
 # sessions of handlers
@@ -128,16 +129,54 @@ async def test_an_append_wakes_it_at_once(rota_app: TestRota, db: Db, monkeypatc
 async def test_what_was_appended_without_a_word_right_after_another_is_found_soon(
     rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rests, sleep = asyncio.Event(), Projector._sleep
+
+    async def sleeping(self: Projector, seconds: float) -> None:
+        rests.set()
+        await sleep(self, seconds)
+
+    monkeypatch.setattr(Projector, "_sleep", sleeping)
+
     @rota_app.projection("totals", source=Log())
     async def totals(event: Event, connection: Any) -> None: ...
 
+    append(db, wake=False)
+    first = fact(rota_app.facts, EventsProjected)
     async with working(rota_app):
-        first = fact(rota_app.facts, EventsProjected)
-        append(db)
         await first
         # from here on no other look would come
         monkeypatch.setattr("rota.projections.projector._POLL_SECONDS", 3600.0)
         monkeypatch.setattr("rota.projections.projector._POLL_DEAF_SECONDS", 3600.0)
+        rests.clear()
+        await asyncio.wait_for(rests.wait(), 20)
+        second = fact(rota_app.facts, EventsProjected)
+        append(db, wake=False)
+
+        assert (await second).events == 1
+
+
+async def test_what_was_appended_without_a_word_behind_what_concerns_nobody_is_found_soon(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = asyncio.Event()
+
+    def is_to_pass(self: Projector, found: Any) -> bool:
+        looked.set()
+        return False
+
+    @rota_app.projection("totals", source=Log(), types=["Paid"])
+    async def totals(event: Event, connection: Any) -> None: ...
+
+    append(db, wake=False)
+    first = fact(rota_app.facts, EventsProjected)
+    async with working(rota_app):
+        await first
+        # from here on no other look would come
+        for pause in ("_POLL_SECONDS", "_POLL_DEAF_SECONDS", "_PASS_SECONDS"):
+            monkeypatch.setattr(f"rota.projections.projector.{pause}", 3600.0)
+        monkeypatch.setattr(Projector, "_is_to_pass", is_to_pass)
+        append(db, type="Other", wake=False)
+        await asyncio.wait_for(looked.wait(), 20)
         second = fact(rota_app.facts, EventsProjected)
         append(db, wake=False)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from rota.errors import WrongVersion
+from rota.errors import RotaError
 from rota.events.append import Appended, NewEvent, append_event, append_events, check_events, check_expected
 from rota.events.event import Event
 from rota.events.read import After, check_count, check_pair, read_all, read_stream
@@ -19,6 +21,12 @@ from rota.postgres.query import Query, identifier
 __all__ = ["EventLog"]
 
 T = TypeVar("T")
+
+
+class Append(Protocol[T]):
+    """What appends, with or without a word to projections."""
+
+    def __call__(self, *, wake: bool) -> Query[T]: ...
 
 
 class EventLog:
@@ -72,7 +80,7 @@ class EventLog:
         WrongVersion is raised, and nothing is appended. Whoever else appends to this stream waits for the end of the transaction.
         Raises InvalidArguments before anything is stored when a name or the data cannot be.
         """
-        return await self._run(self._append_one(stream, type, data, expected_version, metadata))
+        return await self._appended(self._append_one(stream, type, data, expected_version, metadata))
 
     def append_sync(
         self,
@@ -82,7 +90,7 @@ class EventLog:
         expected_version: int | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Appended:
-        return self._run_sync(self._append_one(stream, type, data, expected_version, metadata))
+        return self._appended_sync(self._append_one(stream, type, data, expected_version, metadata))
 
     async def append_many(
         self, events: Iterable[NewEvent], *, expected_versions: Mapping[str, int] | None = None
@@ -93,13 +101,13 @@ class EventLog:
         none of the events is appended.
         """
         new = check_events(self.name, events)
-        return await self._run(self._append(new, expected_versions)) if new else []
+        return await self._appended(self._append(new, expected_versions)) if new else []
 
     def append_many_sync(
         self, events: Iterable[NewEvent], *, expected_versions: Mapping[str, int] | None = None
     ) -> list[Appended]:
         new = check_events(self.name, events)
-        return self._run_sync(self._append(new, expected_versions)) if new else []
+        return self._appended_sync(self._append(new, expected_versions)) if new else []
 
     async def read(self, stream: str, *, after: int = 0, limit: int | None = None) -> list[Event]:
         """The events of a stream after this version, in order: all or the first so many. A stream that is not there has none."""
@@ -131,18 +139,14 @@ class EventLog:
         """An event from its row, as projections read it. Raises UndecodableEvent."""
         return self.types.decode(*row)
 
-    def _append_one(self, stream: str, type: Any, data: Any, expected: int | None, metadata: Any) -> Query[Appended]:
+    def _append_one(self, stream: str, type: Any, data: Any, expected: int | None, metadata: Any) -> Append[Appended]:
         new = self.types.bind(stream, type, data, metadata)
         if expected is not None:
             check_expected(self.name, {stream: expected}, [new])
-        return append_event(new, expected, wake=self._wakes())
+        return functools.partial(append_event, new, expected)
 
-    def _append(self, new: list[NewEvent], expected: Mapping[str, int] | None) -> Query[list[Appended]]:
-        return append_events(self.name, new, check_expected(self.name, expected or {}, new), wake=self._wakes())
-
-    def _wakes(self) -> bool:
-        """Whether this append tells projections: in a transaction of the caller's each does, of ours the first of a moment."""
-        return self._wake and (self._connection is not None or self._throttle.admits(self.name))
+    def _append(self, new: list[NewEvent], expected: Mapping[str, int] | None) -> Append[list[Appended]]:
+        return functools.partial(append_events, self.name, new, check_expected(self.name, expected or {}, new))
 
     def _read(self, stream: str, after: int, limit: int | None) -> Query[list[Event]]:
         check_count("after", after, 0)
@@ -153,34 +157,47 @@ class EventLog:
     def _read_all(self, after: After | None, limit: int) -> Query[list[Event]]:
         return read_all(self.name, self.types.decode, after=check_pair(after), limit=check_count("limit", limit, 1))
 
+    async def _appended(self, append: Append[T]) -> T:
+        if self._connection is not None:
+            return await self._run(append(wake=self._wake))
+        wakes = self._throttle.admits(self.name)
+        appended = await self._run(append(wake=wakes))
+        if self._is_to_tell(wakes):
+            with contextlib.suppress(RotaError):
+                await self._run(notify(event_channel(self._database().schema), self.name))
+        return appended
+
+    def _appended_sync(self, append: Append[T]) -> T:
+        if self._connection is not None:
+            return self._run_sync(append(wake=self._wake))
+        wakes = self._throttle.admits(self.name)
+        appended = self._run_sync(append(wake=wakes))
+        if self._is_to_tell(wakes):
+            with contextlib.suppress(RotaError):
+                self._run_sync(notify(event_channel(self._database().schema), self.name))
+        return appended
+
+    def _is_to_tell(self, woke: bool) -> bool:
+        """Whether projections are still to be told of an append that is committed; that they cannot be is no failure of it.
+
+        In a transaction of the caller's each tells them, of ours the first of a moment. One that was left out, and has no such word to
+        rely on, says so itself.
+        """
+        if woke:
+            self._throttle.sent(self.name)
+        return not woke and self._throttle.is_overdue(self.name)
+
     async def _run(self, query: Query[T]) -> T:
         database = self._database()
         if self._connection is not None:
             return await foreign(self._connection).run(query, database.schema)
-        try:
-            return await database.run(query)
-        except WrongVersion:
-            # what was appended meanwhile relied on the word of this one
-            if self._throttle.retract(self.name):
-                await database.run(notify(event_channel(database.schema), self.name))
-            raise
-        except BaseException:
-            self._throttle.retract(self.name)
-            raise
+        return await database.run(query)
 
     def _run_sync(self, query: Query[T]) -> T:
         database = self._database()
         if self._connection is not None:
             return foreign(self._connection).run_sync(query, database.schema)
-        try:
-            return database.run_sync(query)
-        except WrongVersion:
-            if self._throttle.retract(self.name):
-                database.run_sync(notify(event_channel(database.schema), self.name))
-            raise
-        except BaseException:
-            self._throttle.retract(self.name)
-            raise
+        return database.run_sync(query)
 
     def __repr__(self) -> str:
         return f"<event log {self.name!r}>"

@@ -82,6 +82,10 @@ def notify(channel: str, payload: str) -> Query[None]:
     return NOTIFY.query({"channel": channel, "payload": payload}, read=nothing)
 
 
+# So many windows after a wake-up, whoever it woke looks again soon: not after more than 80 ms.
+_STILL_AWAKE = 4
+
+
 class Throttle:
     """At most one wake-up per queue in a short window.
 
@@ -92,23 +96,32 @@ class Throttle:
     def __init__(self, window: float = 0.005) -> None:
         self._window = window
         self._last: dict[str, float] = {}
-        self._left_out: set[str] = set()
+        self._sent: dict[str, float] = {}
 
     def admits(self, queue: str) -> bool:
         now = boottime()
         if now - self._last.get(queue, -1.0) < self._window:
-            self._left_out.add(queue)
             return False
         if len(self._last) > 10_000:
             self._last.clear()
+            self._sent.clear()
         self._last[queue] = now
-        self._left_out.discard(queue)
         return True
 
-    def retract(self, queue: str) -> bool:
-        """One that was admitted was not sent: the next is. True when others were left out because of it."""
-        self._last.pop(queue, None)
-        return queue in self._left_out
+    def sent(self, queue: str) -> None:
+        """One that was admitted is committed."""
+        self._sent[queue] = boottime()
+
+    def is_overdue(self, queue: str) -> bool:
+        """Whether one that was left out, and is committed now, has nothing to rely on: whoever is told so speaks.
+
+        What was admitted may have failed, still wait for a lock, or be so long ago that whoever it woke rests again.
+        """
+        now = boottime()
+        if now - self._sent.get(queue, float("-inf")) <= self._window * _STILL_AWAKE:
+            return False
+        self._sent[queue] = now
+        return True
 
 
 class Probe:

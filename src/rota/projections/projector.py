@@ -226,8 +226,9 @@ class Projector:
         elif found.pending:
             await self._wait_for_the_horizon()
         else:
-            pause = self._pause() if found.end == found.at else _PASS_SECONDS
-            await self._sleep(min(pause, _PASS_SECONDS) if self._builds(found) else pause)
+            # what concerns nobody here is passed over soon, and behind it may come what was appended without a word
+            is_soon = found.end != found.at or self._builds(found)
+            await self._sleep(min(self._pause(), _PASS_SECONDS) if is_soon else self._pause())
         return False
 
     def _builds(self, found: Found) -> bool:
