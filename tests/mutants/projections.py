@@ -109,9 +109,16 @@ MUTANTS = [
     Mutant(
         "a lost connection counts as a failure of the event",
         "projections/apply.py",
-        "    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and batch.is_cut_off\n",
+        "    return lost and batch.is_cut_off\n",
         "    return False\n",
         f"{TROUBLE}::test_a_connection_that_is_lost_is_no_fault_of_the_event",
+    ),
+    Mutant(
+        "a lost connection that a handler has words for counts as a failure of the event",
+        "projections/apply.py",
+        "    causes = list(_causes(error))\n",
+        "    causes = [error]\n",
+        f"{TROUBLE}::test_a_connection_that_is_lost_is_no_fault_of_the_event_whatever_the_handler_raises",
     ),
     Mutant(
         "an event that cannot be decoded is dropped",

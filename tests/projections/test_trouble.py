@@ -18,6 +18,14 @@ from rota.runtime.health import health_of
 from rota.testing import TestRota, fact, until
 
 SEE = "insert into public.seen (position) values (%s)"
+# what sessions in which handlers run are at, and have locked
+HELD = """
+    select activity.state, lock.locktype
+    from pg_stat_activity as activity
+    left join pg_locks as lock on lock.pid = activity.pid and lock.locktype in ('advisory', 'transactionid', 'relation')
+    where activity.datname = current_database()
+      and activity.application_name like '%%project%%'
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -325,3 +333,62 @@ def test_what_becomes_of_a_failure_is_what_the_policy_says() -> None:
 def test_what_is_no_policy_is_refused(policy: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"rota\.Stop"):
         check_policy(policy)
+
+
+def test_those_who_try_again_after_a_failure_do_not_all_come_at_once() -> None:
+    policy = Retry(attempts=9, base=8, cap=60)
+
+    pauses = [decide(policy, 2, ValueError("no")) for _ in range(50)]
+
+    assert all(isinstance(pause, float) and 8 <= pause <= 16 for pause in pauses)
+    assert len(set(pauses)) > 10
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_a_session_comes_back_from_trouble_with_no_transaction_and_no_lock_of_it(
+    rota_app: TestRota, db: Db, colour: str
+) -> None:
+    append(db, data={"bad": True})
+    append(db)
+    lock = "select pg_advisory_xact_lock(77)"
+
+    if colour == "async":
+
+        @rota_app.projection("totals", source=Log(), on_error=Park())
+        async def totals(event: Event, connection: Any) -> None:
+            await connection.execute(lock)
+            assert not event.data.get("bad")
+    else:
+
+        @rota_app.projection("totals", source=Log(), on_error=Park())
+        def totals(event: Event, connection: Any) -> None:
+            connection.execute(lock)
+            assert not event.data.get("bad")
+
+    async with working(rota_app):
+        await rota_app.projections["totals"].wait_caught_up(timeout=20)
+        await until(lambda: set(rows(db, HELD)) == {("idle", None)}, what="nothing is left in its sessions")
+
+    assert rows(db, "select count(*) from rota.parked_events") == [(1,)]
+
+
+async def test_a_connection_that_is_lost_is_no_fault_of_the_event_whatever_the_handler_raises(
+    rota_app: TestRota, db: Db
+) -> None:
+    append(db)
+    tries: list[int] = []
+
+    @rota_app.projection("totals", source=Log())
+    async def totals(event: Event, connection: Any) -> None:
+        tries.append(event.position)
+        if len(tries) == 1:
+            try:
+                await connection.execute("select pg_terminate_backend(pg_backend_pid())")
+            except psycopg.Error as error:
+                raise RuntimeError("the totals cannot be written") from error
+
+    async with working(rota_app):
+        await totals.wait_caught_up(timeout=20)
+
+    assert len(tries) == 2
+    assert rows(db, "select state, failures, error_type from rota.projections") == [("running", 0, None)]

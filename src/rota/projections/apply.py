@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
@@ -190,8 +190,21 @@ class Applier:
 
 def is_passing(error: BaseException, batch: Batch) -> bool:
     """Whether it is no fault of the event or the handler: PostgreSQL is away, or others were in the way."""
-    if isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
-        return False  # the handler kept its transaction waiting, and will again
     if isinstance(error, DatabaseUnavailable | _PASSING):
         return True
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and batch.is_cut_off
+    # a handler may have raised an error of its own about it
+    causes = list(_causes(error))
+    if any(isinstance(each, psycopg.errors.IdleInTransactionSessionTimeout) for each in causes):
+        return False  # the handler kept its transaction waiting, and will again
+    lost = any(isinstance(each, psycopg.OperationalError | psycopg.InterfaceError) for each in causes)
+    return lost and batch.is_cut_off
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """It, and what it was raised for."""
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        yield cause
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
