@@ -114,6 +114,20 @@ MUTANTS = [
         f"{TROUBLE}::test_a_connection_that_is_lost_is_no_fault_of_the_event",
     ),
     Mutant(
+        "readers are given what has taken in nothing yet",
+        "projections/projector.py",
+        " and not (found.pending and found.at == START)",
+        "",
+        "tests/projections/test_rebuild.py::test_readers_are_given_nothing_while_all_there_is_waits_for_an_older_transaction",
+    ),
+    Mutant(
+        "a full disk counts as a failure of the event",
+        "projections/apply.py",
+        '(each.sqlstate or "").startswith("53")',
+        "each.sqlstate is None",
+        "tests/projections/test_trouble.py::test_a_server_that_has_no_more_to_give_is_waited_for_and_no_event_is_blamed",
+    ),
+    Mutant(
         "a lost connection that a handler has words for counts as a failure of the event",
         "projections/apply.py",
         "    causes = list(_causes(error))\n",

@@ -12,7 +12,7 @@ from tests.projections.logs import Db, Log, append, append_many, positions, rows
 
 from rota import ConfigurationError, NotPossible
 from rota.events.event import Event
-from rota.facts import DatabaseLost, HookHindered, ProjectionStopped
+from rota.facts import DatabaseLost, HookHindered, ProjectionHindered, ProjectionStopped
 from rota.projections.checkpoint import Owned, declare_projection, move_checkpoint, take_projection
 from rota.projections.feed import START, Pair
 from rota.projections.rebuild import may_prepare, may_switch
@@ -86,6 +86,26 @@ async def test_a_new_version_takes_over_when_it_is_as_far_and_the_old_one_retire
     )
     assert rows(db, "select count(*) from public.seen_1") == [(36,)]
     assert rows(db, "select version, state from rota.projections order by 1") == [(1, "retired"), (2, "running")]
+
+
+async def test_readers_are_given_nothing_while_all_there_is_waits_for_an_older_transaction(
+    rota_app: TestRota, rota_database: str, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.projections.standing._HINDERED_SECONDS", 0.1)
+    seen = declare(rota_app, 1)
+    with psycopg.connect(rota_database) as older:
+        older.execute("select pg_current_xact_id()")
+        append_many(db, 3)
+        waits = fact(rota_app.facts, ProjectionHindered)
+
+        async with working(rota_app):
+            await waits
+            before = live(db)
+            older.rollback()
+            await seen.wait_caught_up(timeout=10)
+            await until(lambda: live(db) == [1], what="it is live")
+
+    assert before == []
 
 
 async def test_readers_are_not_given_a_version_that_is_behind(rota_app: TestRota, db: Db) -> None:

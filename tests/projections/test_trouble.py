@@ -12,20 +12,12 @@ from tests.projections.logs import Db, Log, append, append_many, make_seen, rows
 
 from rota import ConfigurationError, Park, Retry, Stop
 from rota.events.event import Event
-from rota.facts import EventParked, ProjectionFailed, ProjectionHindered, ProjectionStopped
+from rota.facts import DatabaseLost, EventParked, ProjectionFailed, ProjectionHindered, ProjectionStopped
 from rota.projections.trouble import OnError, check_policy, decide
 from rota.runtime.health import health_of
 from rota.testing import TestRota, fact, until
 
 SEE = "insert into public.seen (position) values (%s)"
-# what sessions in which handlers run are at, and have locked
-HELD = """
-    select activity.state, lock.locktype
-    from pg_stat_activity as activity
-    left join pg_locks as lock on lock.pid = activity.pid and lock.locktype in ('advisory', 'transactionid', 'relation')
-    where activity.datname = current_database()
-      and activity.application_name like '%%project%%'
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -344,34 +336,6 @@ def test_those_who_try_again_after_a_failure_do_not_all_come_at_once() -> None:
     assert len(set(pauses)) > 10
 
 
-@pytest.mark.parametrize("colour", ["async", "sync"])
-async def test_a_session_comes_back_from_trouble_with_no_transaction_and_no_lock_of_it(
-    rota_app: TestRota, db: Db, colour: str
-) -> None:
-    append(db, data={"bad": True})
-    append(db)
-    lock = "select pg_advisory_xact_lock(77)"
-
-    if colour == "async":
-
-        @rota_app.projection("totals", source=Log(), on_error=Park())
-        async def totals(event: Event, connection: Any) -> None:
-            await connection.execute(lock)
-            assert not event.data.get("bad")
-    else:
-
-        @rota_app.projection("totals", source=Log(), on_error=Park())
-        def totals(event: Event, connection: Any) -> None:
-            connection.execute(lock)
-            assert not event.data.get("bad")
-
-    async with working(rota_app):
-        await rota_app.projections["totals"].wait_caught_up(timeout=20)
-        await until(lambda: set(rows(db, HELD)) == {("idle", None)}, what="nothing is left in its sessions")
-
-    assert rows(db, "select count(*) from rota.parked_events") == [(1,)]
-
-
 async def test_a_connection_that_is_lost_is_no_fault_of_the_event_whatever_the_handler_raises(
     rota_app: TestRota, db: Db
 ) -> None:
@@ -391,4 +355,25 @@ async def test_a_connection_that_is_lost_is_no_fault_of_the_event_whatever_the_h
         await totals.wait_caught_up(timeout=20)
 
     assert len(tries) == 2
+    assert rows(db, "select state, failures, error_type from rota.projections") == [("running", 0, None)]
+
+
+async def test_a_server_that_has_no_more_to_give_is_waited_for_and_no_event_is_blamed(
+    rota_app: TestRota, db: Db
+) -> None:
+    append(db)
+    lost = fact(rota_app.facts, DatabaseLost, where=lambda lost: "no space left" in lost.error)
+    tries: list[int] = []
+
+    @rota_app.projection("totals", source=Log())
+    async def totals(event: Event, connection: Any) -> None:
+        tries.append(event.position)
+        if len(tries) <= 2:
+            await connection.execute("do $$ begin raise disk_full using message = 'no space left'; end $$")
+
+    async with working(rota_app):
+        await totals.wait_caught_up(timeout=20)
+    await lost
+
+    assert len(tries) == 3
     assert rows(db, "select state, failures, error_type from rota.projections") == [("running", 0, None)]

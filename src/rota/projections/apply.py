@@ -29,7 +29,7 @@ from rota.projections.parked import Unfit, park_events, take_parked
 from rota.projections.rebuild import wait_a_moment
 from rota.service.points import reach
 
-__all__ = ["STOP_SECONDS", "Applier", "Batch", "is_passing"]
+__all__ = ["STOP_SECONDS", "Applier", "Batch", "is_away", "is_passing"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -198,6 +198,15 @@ def is_passing(error: BaseException, batch: Batch) -> bool:
         return False  # the handler kept its transaction waiting, and will again
     lost = any(isinstance(each, psycopg.OperationalError | psycopg.InterfaceError) for each in causes)
     return lost and batch.is_cut_off
+
+
+def is_away(error: BaseException, batch: Batch) -> bool:
+    """Whether the database cannot be worked with now: it is not there, or has no disk, memory or connections left to give."""
+    if isinstance(error, DatabaseUnavailable) or (batch.is_cut_off and is_passing(error, batch)):
+        return True
+    return any(
+        isinstance(each, psycopg.OperationalError) and (each.sqlstate or "").startswith("53") for each in _causes(error)
+    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

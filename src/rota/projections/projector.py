@@ -35,7 +35,7 @@ from rota.leases.term import Term
 from rota.leases.terms import evict
 from rota.postgres.pool import Database
 from rota.postgres.query import Query
-from rota.projections.apply import STOP_SECONDS, Applier, Batch, is_passing
+from rota.projections.apply import STOP_SECONDS, Applier, Batch, is_away, is_passing
 from rota.projections.checkpoint import (
     CheckpointMoved,
     Owned,
@@ -219,7 +219,7 @@ class Projector:
             done = await self._take_in(term, owned, found)
             if done and not found.live and len(found.rows) < size:
                 await self._switch(term, owned, found)
-        elif not found.live and found.end == found.at and await self._switch(term, owned, found):
+        elif not found.live and self._has_caught_up(found) and await self._switch(term, owned, found):
             return False
         elif found.end != found.at and self._is_to_pass(found):
             await self._looking.run(move_checkpoint(owned, found.at, found.end))
@@ -234,6 +234,11 @@ class Projector:
     def _builds(self, found: Found) -> bool:
         """Whether it is to take the place of another, and has not yet."""
         return not found.live and self.definition.switch is not None
+
+    @staticmethod
+    def _has_caught_up(found: Found) -> bool:
+        # one that has taken in nothing, while all there is waits for the horizon, is as far as any other and has nothing to show
+        return found.end == found.at and not (found.pending and found.at == START)
 
     async def _switch(self, term: Term, owned: Owned, found: Found) -> bool:
         """Give readers this, if it has a `switch` and is as far as those before it. The first partition sees to that for all."""
@@ -367,9 +372,9 @@ class Projector:
     # Trouble.
 
     async def _trouble(self, owned: Owned, found: Found, batch: Batch, error: Exception) -> None:
+        if is_away(error, batch):
+            raise DatabaseUnavailable(str(error)) from error
         if is_passing(error, batch):
-            if isinstance(error, DatabaseUnavailable) or batch.is_cut_off:
-                raise DatabaseUnavailable(str(error)) from error
             self._passing += 1
             if self._passing < _MOST_PASSING:
                 await asyncio.sleep(0.01 * 2**self._passing * random.uniform(0.5, 1.0))
@@ -439,7 +444,7 @@ class Projector:
         try:
             await self._attended(term, owned, batch)
         except Exception as error:
-            if batch.is_cut_off and is_passing(error, batch):
+            if is_away(error, batch):
                 raise DatabaseUnavailable(str(error)) from error
             raise
 
