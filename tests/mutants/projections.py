@@ -346,14 +346,14 @@ MUTANTS = [
     ),
     Mutant(
         "a lock that others hold stops a projection",
-        "projections/projector.py",
+        "projections/hooks.py",
         "            if isinstance(error, _IN_THE_WAY):\n",
         "            if False:\n",
         f"{REBUILD}::test_a_lock_that_others_hold_is_told_of_as_what_it_is_and_waited_for",
     ),
     Mutant(
         "a lost connection stops a projection that is prepared",
-        "projections/projector.py",
+        "projections/hooks.py",
         '(error.sqlstate or "08").startswith(_AWAY)',
         "False",
         f"{REBUILD}::test_a_connection_that_is_lost_is_no_fault_of_a_hook",

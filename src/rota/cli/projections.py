@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
 
 from rota.app import Rota
 from rota.cli.changes import change_options, for_each
-from rota.cli.output import json_option, print_fields, print_json, print_table, say, short_time
+from rota.cli.output import json_option, print_json, print_table, say, short_time
+from rota.cli.projection_show import build_option, list_, show, state_of, version_option
 from rota.cli.target import app_option, database_options, find_app, open_app
 from rota.events.table import find_ddl
-from rota.projections.definition import lease_name
-from rota.projections.inspect import PartitionView, ProjectionStatus, ProjectionView
+from rota.projections.inspect import PartitionView
 from rota.projections.parked import ParkedEvent
 
 __all__ = ["projections"]
 
-_version = click.option("--version", type=click.IntRange(min=1), help="Which version of it. [default: the last]")
-_build = click.option(
-    "--build", type=click.IntRange(min=1), help="Which build of that. [default: the one that readers use]"
-)
 _partition = click.option("--partition", type=click.IntRange(min=0), help="Which partition of it. [default: all]")
 needed_app = click.option(
     "--app",
@@ -37,172 +32,14 @@ def projections() -> None:
     """Look at projections, pause and resume them, move their checkpoints and replay what is parked."""
 
 
-@projections.command("list")
-@json_option
-@app_option("Count what waits, for the projections of this app.")
-@database_options
-def list_(as_json: bool, app_path: str | None, dsn: str | None, schema: str | None) -> None:
-    """All projections that a process has declared: where they are, and who reads for them."""
-    with open_app(dsn, schema, app_path) as app:
-        known = [each.status_sync() for each in app.projections.values()]
-        statuses = {
-            (each.view.name, each.view.version, each.view.build): each
-            for status in known
-            for each in (status, status.rebuild)
-            if each is not None
-        }
-        found = app.projections.list_sync()
-    if as_json:
-        print_json([_told(view, statuses.get((view.name, view.version, view.build))) for view in found])
-        return
-    lag = ["lag", "seconds"] if app_path is not None else []
-    parts = ["partitions"] if any(len(view.partitions) > 1 for view in found) else []
-    print_table(
-        ["name", "version", *parts, "source", "state", "owner", "position", "moved", "parked", *lag],
-        [
-            [
-                view.name,
-                view.version if view.build == 1 else f"{view.version}, build {view.build}",
-                *([len(view.partitions)] if parts else []),
-                view.definition.get("source", ""),
-                _state(view),
-                view.owner or "none",
-                _position(view),
-                short_time(view.progress_at),
-                view.parked,
-                *(_lag(statuses.get((view.name, view.version, view.build))) if lag else []),
-            ]
-            for view in found
-        ],
-        empty="no process has declared a projection",
-    )
-
-
-@projections.command()
-@click.argument("name")
-@_version
-@_build
-@json_option
-@app_option("The app that has it, to count what waits and see who holds it up.")
-@database_options
-def show(
-    name: str,
-    version: int | None,
-    build: int | None,
-    as_json: bool,
-    app_path: str | None,
-    dsn: str | None,
-    schema: str | None,
-) -> None:
-    """One projection: its place, its owner, its last error, and with --app what waits and why."""
-    with open_app(dsn, schema, app_path) as app:
-        known = app.projections.get(name)
-        status = known.status_sync() if known is not None and version in (None, known.version) else None
-        if status is not None and status.rebuild is not None and status.rebuild.view.build == build:
-            status = status.rebuild
-        if status is not None and build not in (None, status.view.build):
-            status = None
-        view = status.view if status is not None else app.projections.show_sync(name, version=version, build=build)
-    if as_json:
-        print_json(_told(view, status))
-        return
-    print_fields(
-        {
-            "projection": view.name,
-            "version": view.version,
-            "build": view.build,
-            "source": view.definition.get("source", ""),
-            "on error": view.definition.get("on_error", ""),
-            "state": _state(view),
-            "owner": view.owner or "none",
-            "since": short_time(view.owner_since),
-            "epoch": view.epoch,
-            "position": _position(view),
-            "order_xid": view.order_xid if view.order_xid is not None else "",
-            "moved": short_time(view.progress_at),
-            "parked": view.parked,
-            "workers": view.workers or "none",
-            "live": short_time(view.live_at),
-        }
-        | ({} if status is None else {"lag": str(status.lag), "lag in seconds": _seconds(status.lag.seconds)})
-        | ({} if status is None or status.caught_up else {"behind it": _share(status)})
-    )
-    if len(view.partitions) > 1:
-        _print_partitions(view)
-    if status is not None and status.rebuild is not None:
-        of = status.rebuild.view
-        say(
-            f"build {of.build} is to take its place and is {_state(of)}: {_share(status.rebuild)}, {status.rebuild.lag.events} "
-            f"event(s) left. To give it up: rota projections rebuild {view.name} --cancel"
-        )
-    if view.error_type is not None:
-        say(f"last error, {short_time(view.failed_at)}: {view.error_type}: {view.error_message}")
-    if status is not None and status.held_by is not None:
-        say(f"what waits cannot be read before an older transaction has ended: {status.held_by}")
-    if status is not None and status.stalled:
-        worst = max(view.partitions, key=lambda each: each.progress_seconds or 0.0)
-        lease = lease_name(view.name, view.version, worst.partition if len(view.partitions) > 1 else None)
-        say(
-            f"it has not come further for {_seconds(worst.progress_seconds)} s although events wait: its handler hangs, or waits for "
-            f"a lock. To have another process go on: rota leaders resign {lease} --force"
-        )
-
-
-def _print_partitions(view: ProjectionView) -> None:
-    print_table(
-        ["partition", "state", "owner", "position", "moved", "failures", "parked"],
-        [
-            [
-                each.partition,
-                _state(each),
-                each.owner or "none",
-                _position(each),
-                short_time(each.progress_at),
-                each.failures,
-                each.parked,
-            ]
-            for each in view.partitions
-        ],
-        empty="",
-    )
-
-
-def _told(view: ProjectionView, status: ProjectionStatus | None) -> dict[str, Any]:
-    told: dict[str, Any] = {name: getattr(view, name) for name in view.__dataclass_fields__}
-    if status is not None:
-        told |= {"lag": status.lag, "held_by": status.held_by, "stalled": status.stalled}
-        told |= {"progress": status.progress, "eta_seconds": status.eta_seconds}
-        told |= {"rebuild": None if status.rebuild is None else _told(status.rebuild.view, status.rebuild)}
-    return told
-
-
-def _state(view: ProjectionView | PartitionView) -> str:
-    if view.state == "paused":
-        return f"paused {short_time(view.state_at)} by {view.state_by}"
-    return view.state if view.state == "running" else f"{view.state} {short_time(view.state_at)}"
-
-
-def _position(view: ProjectionView | PartitionView) -> Any:
-    return "start" if view.position is None else view.position
-
-
-def _lag(status: ProjectionStatus | None) -> list[Any]:
-    return ["", ""] if status is None else [str(status.lag), _seconds(status.lag.seconds)]
-
-
-def _share(status: ProjectionStatus) -> str:
-    left = "" if status.eta_seconds is None else f", {status.eta_seconds:.0f} s to go at its pace"
-    return f"{status.progress:.0%} of the log{left}"
-
-
-def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.0f}"
+projections.add_command(list_)
+projections.add_command(show)
 
 
 @projections.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@_version
-@_build
+@version_option
+@build_option
 @_partition
 @change_options
 @database_options
@@ -225,7 +62,7 @@ def pause(
         def change(name: str) -> None:
             before = _states(app, name, version, build, partition)
             if all(each.state == "paused" for each in before):
-                say(f"nothing to do: projection {name} is {_state(before[0])}")
+                say(f"nothing to do: projection {name} is {state_of(before[0])}")
                 return
             app.projections.pause_sync(name, version=version, build=build, partition=partition, by=by, dry_run=dry_run)
             what = name if partition is None else f"{name}, partition {partition}"
@@ -236,8 +73,8 @@ def pause(
 
 @projections.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@_version
-@_build
+@version_option
+@build_option
 @_partition
 @change_options
 @database_options
@@ -276,8 +113,8 @@ def _states(app: Rota, name: str, version: int | None, build: int | None, partit
 @projections.command()
 @click.argument("name")
 @click.option("--to", "position", type=int, metavar="POSITION", help="The event to begin with. [default: the first]")
-@_version
-@_build
+@version_option
+@build_option
 @_partition
 @app_option("The app that has it; needed with --to.")
 @change_options
@@ -335,7 +172,7 @@ def rebuild(
 @projections.command()
 @click.argument("name")
 @needed_app
-@_build
+@build_option
 @_partition
 @change_options
 @database_options
@@ -373,8 +210,8 @@ def _check(app: Rota, name: str) -> None:
 @click.option("--replay", is_flag=True, help="Have these tried again, or all of them.")
 @click.option("--drop", is_flag=True, help="Give these up, or all of them.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Show at most so many.")
-@_version
-@_build
+@version_option
+@build_option
 @_partition
 @json_option
 @change_options
@@ -442,7 +279,7 @@ def _print_parked(name: str, found: list[ParkedEvent], as_json: bool) -> None:
 
 @projections.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@_version
+@version_option
 @change_options
 @database_options
 def forget(

@@ -11,9 +11,6 @@ import contextlib
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any
-
-import psycopg
 
 from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, LeadershipLost, RotaError
@@ -23,7 +20,6 @@ from rota.facts import (
     EventParked,
     EventsProjected,
     Facts,
-    HookHindered,
     ProjectionAbandoned,
     ProjectionFailed,
     ProjectionHindered,
@@ -34,7 +30,6 @@ from rota.failure import describe
 from rota.leases.term import Term
 from rota.leases.terms import evict
 from rota.postgres.pool import Database
-from rota.postgres.query import Query
 from rota.projections.apply import STOP_SECONDS, Applier, Batch, is_away, is_passing
 from rota.projections.checkpoint import (
     CheckpointMoved,
@@ -46,9 +41,9 @@ from rota.projections.checkpoint import (
 )
 from rota.projections.definition import ProjectionDefinition
 from rota.projections.feed import START, FeedRow, Found, Pair
+from rota.projections.hooks import Hooks
 from rota.projections.horizon import who_holds_the_horizon
 from rota.projections.parked import ParkedEvent, Unfit, fail_replay, find_replays, set_aside
-from rota.projections.rebuild import find_places, may_prepare, may_switch, note_prepared, note_switched
 from rota.projections.standing import Standing
 from rota.projections.trouble import Park, decide
 
@@ -71,11 +66,6 @@ _EVICT_SECONDS = 2.0
 # How often what others' locks were in the way of is repeated before it counts as a failure.
 _MOST_PASSING = 10
 _REPLAYS = 100
-# That the connection has ended (which may have no code), the server stops, or has no more to give.
-_AWAY = ("08", "53", "57P", "58")
-# What is no fault of a hook: someone else holds what it needs. How long it rests at most before the next attempt.
-_IN_THE_WAY = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
-_LONGEST_PAUSE = 10.0
 
 
 class _Gone(Exception):
@@ -108,17 +98,18 @@ class Projector:
         self._hears = hears
         self._feed = definition.feed_of(build=build, partition=partition)
         self._applier = Applier(definition, applying, build)
+        self._hooks = Hooks(
+            definition, self._feed, self._applier, looking, facts, build=build, partition=partition, rest=self._rest
+        )
         self._woken = asyncio.Event()
         self._sizes: deque[int] = deque()
         self._passing = 0
-        self._hindrances = 0
         self._term: Term | None = None
         self._attended_task: asyncio.Task[Pair] | None = None
         self._passed_at = 0.0
         self._again = _POLL_SECONDS
         self.standing = Standing()
         self._away = False
-        self._others_at: Pair | None = None
 
     def wake(self) -> None:
         """There may be something new."""
@@ -211,15 +202,15 @@ class Projector:
             self._sizes.clear()
             await self._sleep(self._poll)
         elif not found.prepared and found.at == START and self.definition.prepare is not None:
-            await self._change(term, owned, found, self.definition.prepare, (may_prepare(owned), note_prepared(owned)))
+            await self._hooks.prepare(term, owned, found)
         elif found.replays and not self._sizes:
             await self._replay(term, owned, found)
         elif found.rows:
             self._again = _AGAIN_SECONDS
             done = await self._take_in(term, owned, found)
             if done and not found.live and len(found.rows) < size:
-                await self._switch(term, owned, found)
-        elif not found.live and self._has_caught_up(found) and await self._switch(term, owned, found):
+                await self._hooks.switch(term, owned, found)
+        elif not found.live and self._has_caught_up(found) and await self._hooks.switch(term, owned, found):
             return False
         elif found.end != found.at and self._is_to_pass(found):
             await self._looking.run(move_checkpoint(owned, found.at, found.end))
@@ -239,64 +230,6 @@ class Projector:
     def _has_caught_up(found: Found) -> bool:
         # one that has taken in nothing, while all there is waits for the horizon, is as far as any other and has nothing to show
         return found.end == found.at and not (found.pending and found.at == START)
-
-    async def _switch(self, term: Term, owned: Owned, found: Found) -> bool:
-        """Give readers this, if it has a `switch` and is as far as those before it. The first partition sees to that for all."""
-        if self.definition.switch is None or found.replays or self.partition:
-            return False
-        if self.definition.partitions > 1:
-            mine, others = await self._looking.run(find_places(owned))
-            if mine < others and (self._others_at is None or mine < self._others_at):
-                # some are far behind: those before it are not held up for them
-                self._others_at = self._others_at or others
-                return False
-            self._others_at = None
-        switch = self.definition.switch
-        return await self._change(term, owned, found, switch, (may_switch(owned), note_switched(owned)))
-
-    async def _change(
-        self,
-        term: Term,
-        owned: Owned,
-        found: Found,
-        hook: Callable[..., Any],
-        around: tuple[Query[Any], Query[Any]],
-    ) -> bool:
-        """Run a hook of the author's. One that raises stops the projection: without its tables it is nothing.
-
-        True when something was done about it, and it is time for another look.
-        """
-        try:
-            changed = await self._applier.change(term, hook, *around)
-            self._hindrances = 0
-            return changed
-        except (LeadershipLost, DatabaseUnavailable):
-            raise
-        except psycopg.Error as error:
-            if isinstance(error, _IN_THE_WAY):
-                await self._hindered(owned, found, "prepare" if hook is self.definition.prepare else "switch", error)
-                return True
-            if isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(_AWAY):
-                raise DatabaseUnavailable(str(error)) from error
-            await self._stopped(owned, found, error)
-        except Exception as error:
-            await self._stopped(owned, found, error)
-        return True
-
-    async def _hindered(self, owned: Owned, found: Found, hook: str, error: BaseException) -> None:
-        """Others hold what a hook needs. They end some time, so it is told of and tried again, however often."""
-        self._hindrances += 1
-        pause = min(_LONGEST_PAUSE, 0.1 * 2 ** min(self._hindrances, 10)) * random.uniform(0.5, 1.0)
-        self._facts.emit(HookHindered(owned.name, owned.version, hook, self._hindrances, error, pause, *self._which))
-        place = (await self._looking.run(self._feed.look(1)) or found).at
-        await self._looking.run(fail_projection(owned, place, describe(error), stop=False, counts=False))
-        await self._rest(owned, place, pause)
-
-    async def _stopped(self, owned: Owned, found: Found, error: BaseException) -> None:
-        place = (await self._looking.run(self._feed.look(1)) or found).at
-        await self._looking.run(fail_projection(owned, place, describe(error), stop=True))
-        told = (self.definition.name, self.definition.version, place.position, 1)
-        self._facts.emit(ProjectionStopped(*told, error, *self._which))
 
     # Events.
 
