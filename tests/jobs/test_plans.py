@@ -512,7 +512,8 @@ REACH = 5_000
         (Wanted(), BATCH, 6 * 2_000),
         (Wanted(task="nothing"), 0, 6 * REACH),
         (Wanted(state="queued", queue="nowhere"), 0, 2 * REACH),
-        (Wanted(state="succeeded", paths=("user",), values=("1",)), 0, 2 * REACH),
+        # where the planner knows nothing of the tables, each once more
+        (Wanted(state="succeeded", paths=("user",), values=("1",)), 0, 3 * REACH),
         (Wanted(state="dead"), 0, 0),
         (Wanted(error="no such thing"), 0, 0),
         (Wanted(since=timedelta(hours=1), task="nothing"), 0, 6 * REACH),
