@@ -17,7 +17,7 @@ from tests.projections.logs import Db, append, restore_elsewhere
 from rota.failure import describe
 from rota.projections.checkpoint import Owned, declare_projection, fail_projection, take_projection
 from rota.projections.feed import START
-from rota.testing import TestRota, until_sync
+from rota.testing import DatabaseServer, TestRota, until_sync
 
 Run = Callable[..., Any]
 OWNED = Owned("totals", 1, 1)
@@ -32,6 +32,11 @@ app = Rota()
 @app.projection("totals", source=Log())
 async def totals(event, connection): ...
 """
+
+
+@pytest.fixture(scope="session")
+def rota_server(event_server: DatabaseServer) -> DatabaseServer:
+    return event_server
 
 
 @pytest.fixture

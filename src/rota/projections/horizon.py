@@ -45,10 +45,11 @@ HOLDER = statement(
         activity.datname::text, activity.usename::text, coalesce(activity.state, 'unknown'), left(activity.query, 200)
     from horizon
     join pg_locks as lock on lock.locktype = 'transactionid' and lock.transactionid = horizon.xid and lock.granted
-    left join pg_stat_activity as activity on activity.pid = lock.pid
-    where lock.pid is not null
-      and lock.mode = 'ExclusiveLock'
+    join pg_stat_activity as activity on activity.pid = lock.pid
+    where lock.mode = 'ExclusiveLock'
       and lock.pid <> pg_backend_pid()
+      -- that has ended since its lock was seen; of others' sessions a role that may not look sees no state at all
+      and activity.state is distinct from 'idle'
     union all
     select
         null, extract(epoch from statement_timestamp() - prepared.prepared)::float8, prepared.database::text,
