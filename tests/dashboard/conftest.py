@@ -5,6 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from rota.service.ending import ENDING
+from rota.testing import DatabaseServer
+
+
+@pytest.fixture(scope="session")
+def rota_server(event_server: DatabaseServer) -> DatabaseServer:
+    """Its world has projections."""
+    return event_server
 
 
 @pytest.fixture(autouse=True)
