@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -9,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+from tests.browser.pressing import Press, pressing
 from tests.web.servers import Server
 
 from rota import Rota
+from rota.testing import DatabaseServer, WorkerProcess, until_sync
 
 # as root there is no sandbox; the rest keeps it from calling home
 FLAGS = [
@@ -26,42 +30,26 @@ FLAGS = [
     "--disable-sync",
     "--disable-dev-shm-usage",
 ]
-
-SITE = """
-import asyncio
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.routing import Mount, Route
-from rota import Rota
-
-app = Rota()
-
-@app.task(queue="mail")
-async def send(to: str) -> str:
-    return f"sent to {to}"
-
-@app.task(retry=None)
-async def fail(number: int) -> None:
-    raise ValueError(f"cannot do {number} <b>at all</b>")
-
-@app.every("1h")
-@app.task
-async def tidy() -> None: ...
-
-@app.singleton("indexer")
-async def indexer(term) -> None:
-    await asyncio.Event().wait()
-
-ready = Route("/health/ready", lambda request: PlainTextResponse("yes"))
-mounted = Starlette(routes=[ready, Mount("/tools/rota", app.dashboard())])
+SHOP = (Path(__file__).parent / "shop.py").read_text()
+TABLES = """
+    create table public.suppliers (id int primary key, answers boolean, asked_at timestamptz);
+    create table public.revenue (sum int);
+    create table public.readers (stream text);
 """
 
-ALONE = ("rota", "dashboard", "site_app:app", "--port", "PORT")
-MOUNTED = ("uvicorn", "site_app:mounted", "--port", "PORT", "--no-access-log")
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "presses(*actions): presses the buttons of these actions of the dashboard")
 
 
-# not for longer than a test: while it is there, an event loop of Playwright's runs in this thread, in which no other could
-@pytest.fixture
+@pytest.fixture(scope="session")
+def rota_server(event_server: DatabaseServer) -> DatabaseServer:
+    """That of those who read events: the shop does."""
+    return event_server
+
+
+# not for longer than a module: while it is there, an event loop of Playwright's runs in this thread, in which no other could
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     program = shutil.which("chromium")
     if program is None:
@@ -75,46 +63,98 @@ def browser() -> Iterator[Browser]:
 
 
 @dataclass
-class Site:
-    """A dashboard that is served, its address, and what to do behind its back."""
+class Shop:
+    """The shop at work: a dashboard that is served at `url`, a worker, and `app` for what is done behind their backs."""
 
     url: str
     app: Rota
+    dsn: str
+    server: Server
+
+    def enqueue(self, task: str, args: str, queue: str, *, later: str = "0") -> int:
+        """By plain SQL, as the tasks are those of other processes."""
+        with self.app.database.transaction_sync() as connection:
+            found = connection.execute(
+                "select rota.enqueue(%s, %s, %s, 0, now() + %s::interval)", [task, args, queue, later]
+            ).fetchall()
+        return int(found[0][0])
+
+    def until(self, predicate: Callable[[], Any], what: str) -> Any:
+        return until_sync(predicate, 40, what)
+
+    def ended(self, job: int) -> str:
+        """Wait for the end of a job, and return its state."""
+        self.until(lambda: self.app.jobs.get_sync(job).finished_at, f"job {job} has ended")
+        return self.app.jobs.get_sync(job).state
+
+    def running(self, job: int) -> int:
+        """Wait until it is at work."""
+        self.until(lambda: self.app.jobs.get_sync(job).state == "running", f"job {job} runs")
+        return job
+
+    def sql(self, query: str, *values: Any) -> list[Any]:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursor = connection.execute(query, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+
+@contextlib.contextmanager
+def opened(rota_server: DatabaseServer, folder: Path, site: str = SHOP, *, worker: bool = True) -> Iterator[Shop]:
+    """A shop on a database of its own, until the block ends."""
+    with contextlib.ExitStack() as stack:
+        dsn = stack.enter_context(rota_server.database("rota"))
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(TABLES)
+        app = stack.enter_context(Rota(dsn))
+        command = ("rota", "dashboard", "site_app:app", "--port", "PORT")
+        server = stack.enter_context(Server(folder, dsn, *command, site=site))
+        if worker:
+            stack.enter_context(
+                WorkerProcess(server.folder / "site_app.py", dsn=dsn, schema="rota")
+            ).wait_until_working()
+        server.wait_until_ready()
+        yield Shop(f"http://localhost:{server.port}/", app, dsn, server)
+
+
+@pytest.fixture(scope="module")
+def shop(rota_server: DatabaseServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """One for all tests of a module: each takes away what it put there, or leaves what disturbs nobody."""
+    with opened(rota_server, tmp_path_factory.mktemp("shop")) as shop:
+        yield shop
 
 
 @pytest.fixture
-def site(rota_database: str, tmp_path: Path, rota_worker: Callable[..., Any]) -> Iterator[Callable[..., Site]]:
-    started: list[Server] = []
-    with Rota(rota_database) as app:
-
-        def start(*command: str, path: str = "/") -> Site:
-            server = Server(tmp_path, rota_database, *command, site=SITE)
-            started.append(server)
-            rota_worker(server.folder / "site_app.py")
-            server.wait_until_ready()
-            return Site(f"http://localhost:{server.port}{path}", app)
-
-        yield start
-        for server in started:
-            server.__exit__(None, None, None)
+def press(shop: Shop, request: pytest.FixtureRequest) -> Iterator[Press]:
+    yield from pressing(shop.dsn, request)
 
 
 @pytest.fixture
 def tab(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens tabs; at the end nothing was said on their consoles, as a breach of the content policy would be."""
+    """Opens tabs; at the end nothing was said on their consoles, as a breach of the content policy would be, and all that they asked
+    for was there. Whatever asks for confirmation is confirmed."""
     said: list[str] = []
     contexts = []
 
     def open_tab(**options: Any) -> Page:
-        context = browser.new_context(**options)
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(20_000)
         page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: said.append(str(error)))
+        page.on(
+            "response", lambda answer: said.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None
+        )
+        page.on("dialog", _confirm)
         return page
 
     yield open_tab
     for context in contexts:
         context.close()
     assert said == []
+
+
+def _confirm(dialog: Dialog) -> None:
+    # a text that came from elsewhere and opens one is not confirmed: the test that waits behind it fails
+    if dialog.type == "confirm":
+        dialog.accept()

@@ -233,11 +233,11 @@ class Dashboard:
         try:
             values = read_form(name, action.fields, form)
             done = await action.do(self.app, values, look.user.name)
-            said, is_well = action.said(done, values), "ok"
+            said, is_well, left_to = action.said(done, values), "ok", page.leave_to.get(name)
         except RotaError as error:
-            said, is_well = str(error), "trouble"
+            said, is_well, left_to = str(error), "trouble", None
         self.changed()
-        response = RedirectResponse(look.here(), 303)
+        response = RedirectResponse(look.here() if left_to is None else look.to(left_to), 303)
         _set_cookie(response, look.request, _SAID_COOKIE, quote(f"{is_well}:{said[:_LONGEST_SAID]}"), seconds=60)
         return response
 

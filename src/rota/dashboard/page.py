@@ -47,6 +47,8 @@ class Page:
     regions: tuple[Region, ...]
     params: tuple[str, ...] = ()
     actions: tuple[str, ...] = ()
+    #: where one is after an action that leaves nothing to show here
+    leave_to: Mapping[str, str] = field(default_factory=dict)
     #: the page whose entry of the menu leads here, if it is not its own
     within: str | None = None
     #: whether it is worth drawing anew every second

@@ -147,5 +147,6 @@ ONE = Page(
         "schedules.clear",
         "schedules.delete",
     ),
+    leave_to={"schedules.delete": "schedules"},
     within="schedules",
 )

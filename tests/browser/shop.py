@@ -1,0 +1,82 @@
+"""A small shop, as its processes import it: what the pages are looked at with, and what their buttons are pressed for.
+
+Its bodies fail, wait and go on as their arguments say, so that a test needs nothing but a job to have any state it wants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import rota
+from rota import Park, Retry, Rota, Stop
+
+app = Rota()
+log = logging.getLogger("shop")
+
+
+class CardDeclined(Exception):
+    """The bank does not want to."""
+
+
+@app.task(queue="mail")
+async def send_receipt(order: int, to: str) -> str:
+    log.info("receipt of order %s to %s", order, to)
+    return f"sent to {to}"
+
+
+@app.task(queue="payments", retry=None)
+async def charge(order: int, amount: int) -> str:
+    if amount > 1000:
+        raise CardDeclined(f"order {order}: the bank declined {amount} <b>EUR</b>")
+    return f"charged {amount}"
+
+
+@app.task(queue="warehouse")
+async def pack(order: int) -> None:
+    """Goes on until it is told to end."""
+    job = rota.current_job()
+    await job.progress(0.4, f"looking for the parcel of order {order}")
+    await asyncio.Event().wait()
+
+
+@app.task(queue="warehouse")
+def weigh(seconds: float) -> None:
+    """Does not listen: a thread cannot be stopped."""
+    time.sleep(seconds)
+
+
+@app.every("1h")
+@app.task
+async def tidy_carts() -> None: ...
+
+
+@app.singleton("stock-indexer")
+async def stock_indexer(term: rota.Term) -> None:
+    await term.progress("indexing")
+    await asyncio.Event().wait()
+
+
+@app.poller(
+    table="public.suppliers", key="id", last="asked_at", interval="1h", name="suppliers", retry=Retry(attempts=1)
+)
+async def ask_supplier(supplier: dict[str, Any]) -> None:
+    if supplier["answers"] is False:
+        raise ConnectionError(f"supplier {supplier['id']} does not answer")
+
+
+orders = app.event_log("orders")
+
+
+@app.projection("revenue", source=orders, on_error=Stop())
+async def revenue(event: Any, connection: Any) -> None:
+    await connection.execute("insert into public.revenue values (%s)", [event.data["sum"]])
+
+
+@app.projection("newsletter", source=orders, on_error=Park())
+async def newsletter(event: Any, connection: Any) -> None:
+    found = await connection.execute("select from public.readers where stream = %s", [event.stream])
+    if not await found.fetchall():
+        raise LookupError(f"nobody reads of {event.stream}")
