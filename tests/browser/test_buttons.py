@@ -234,7 +234,9 @@ def test_a_schedule_is_deleted(shop: Shop, tab: Tab, press: Press) -> None:
     page = tab()
     page.goto(f"{shop.url}schedule?name=spring+sale")
 
-    press(button(page, "Delete"), "schedules.delete", on_record="schedule.delete")
+    button(page, "Delete").click()
+    page.get_by_label("Type spring sale to do it").fill("spring sale")
+    press(button(page, "Do it"), "schedules.delete", on_record="schedule.delete")
 
     expect(page).to_have_url(f"{shop.url}schedules")
     assert shop.app.schedules.list_sync(prefix="spring sale") == []

@@ -107,9 +107,9 @@ async def test_each_button_does_what_it_says_under_the_name_of_who_pressed_it(
         await press("projections", "projections.resume", name="totals", version="1"),
         await press("projections", "projections.pause", name="totals", version="1"),
         await press("projections", "projections.replay", name="counts", version="1", positions='["1"]'),
-        await press("projections", "projections.drop", name="counts", version="1"),
+        await press("projections", "projections.drop", name="counts", version="1", _typed="counts"),
         await press("dead?task=fail", "dead.retry_many", task="fail"),
-        await press(schedule, "schedules.delete", **nightly),
+        await press(schedule, "schedules.delete", **nightly, _typed="reports/nightly"),
     ]
 
     assert (mail.pause_reason, mail.paused_by, mail.running_limit, mail.rate, mail.weight) == (

@@ -30,6 +30,7 @@ class Visitor:
         self.client = httpx.AsyncClient(
             transport=transport, base_url=f"http://{host}", auth=auth, headers=dict(headers or {})
         )
+        self._given_back = ""  # the page that a form came back with, as it could not be done
 
     async def get(self, path: str = "", **options: Any) -> httpx.Response:
         return await self.client.get(f"{PREFIX}/{path}", **options)
@@ -53,10 +54,13 @@ class Visitor:
         """Send a form of this page, as a browser on it would."""
         form = {"_token": await self.token(path) if token is None else token, "action": action, **fields}
         sent = {"sec-fetch-site": "same-origin"} if headers is None else dict(headers)
-        return await self.client.post(f"{PREFIX}/{path}", data=form, headers=sent)
+        answer = await self.client.post(f"{PREFIX}/{path}", data=form, headers=sent)
+        self._given_back = answer.text if answer.status_code != 303 else ""
+        return answer
 
     async def said(self, path: str) -> str:
-        """What the page says of what was done last."""
-        page = await self.get(path)
-        found = re.search(r'<p class="say (?:ok|trouble)" role="(?:status|alert)">([^<]*)</p>', page.text)
+        """What the page says of what was done last, or why it was not."""
+        page = self._given_back or (await self.get(path)).text
+        self._given_back = ""
+        found = re.search(r'<p class="say (?:ok|trouble)" role="(?:status|alert)">([^<]*)</p>', page)
         return found[1] if found else ""

@@ -155,8 +155,8 @@ MUTANTS = [
     Mutant(
         "a page of another site that has the dashboard do something by its API",
         "dashboard/api/routes.py",
-        "        if comes_from_elsewhere(look.request):\n",
-        "        if False:\n",
+        "    if comes_from_elsewhere(look.request):\n",
+        "    if False:\n",
         "tests/dashboard/test_api.py",
     ),
     Mutant(
@@ -169,8 +169,8 @@ MUTANTS = [
     Mutant(
         "an API of the dashboard in which everyone may do everything",
         "dashboard/api/routes.py",
-        "        if not look.may(action.right):\n",
-        "        if False:\n",
+        "    if not look.may(action.right):\n",
+        "    if False:\n",
         "tests/dashboard/test_api.py",
     ),
     Mutant(
@@ -186,5 +186,33 @@ MUTANTS = [
         "        if error is not None and self._names:\n",
         "        if False:\n",
         "tests/dashboard/test_pages.py",
+    ),
+    Mutant(
+        "a schedule that is deleted by one click",
+        "dashboard/application.py",
+        " or (TYPED not in form and action.typed(values) is not None)",
+        "",
+        "tests/dashboard/test_every_action.py",
+    ),
+    Mutant(
+        "a schedule that is deleted whatever one types",
+        "dashboard/asked.py",
+        'form.get(TYPED, "").strip() != word',
+        "TYPED not in form",
+        "tests/dashboard/test_every_action.py",
+    ),
+    Mutant(
+        "a form that comes back without what was typed",
+        "dashboard/asked.py",
+        'AskedField(name, field, self.form.get(name, ""), "")',
+        'AskedField(name, field, "", "")',
+        "tests/dashboard/test_every_action.py",
+    ),
+    Mutant(
+        "an error of a form that is beside no field",
+        "dashboard/asked.py",
+        "found = field_at_fault(self.action.fields, self.trouble)",
+        "found = None",
+        "tests/dashboard/test_every_action.py",
     ),
 ]

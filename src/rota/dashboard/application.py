@@ -17,6 +17,7 @@ from starlette.routing import Mount, Route
 from rota.app import Rota
 from rota.dashboard.actions import ACTIONS
 from rota.dashboard.api.routes import api_routes
+from rota.dashboard.asked import TYPED, Asked, check_typed
 from rota.dashboard.assets import Assets
 from rota.dashboard.doors import Refused, door_of
 from rota.dashboard.drawing import Drawing, digest
@@ -166,10 +167,13 @@ class Dashboard:
 
         return endpoint
 
-    async def _whole(self, look: Look, page: Page) -> Response:
+    async def _whole(self, look: Look, page: Page, asked: Asked | None = None, status: int = 200) -> Response:
+        """The page; with what a form of it asked for, if that is not done yet."""
         cookie, new = self._tokens.cookie_of(look.request)
         token = self._tokens.token(cookie, look.user)
-        drawn = await asyncio.gather(*(self._region(look, region, token) for region in page.regions))
+        # what was typed is given back, also where there is nothing else to show any more
+        fatal = (RotaError,) if asked is None else ()
+        drawn = await asyncio.gather(*(self._region(look, region, token, fatal) for region in page.regions))
         said = look.request.cookies.get(_SAID_COOKIE)
         values = {
             **self._values(look, token),
@@ -177,13 +181,14 @@ class Dashboard:
             "menu": MENU,
             "regions": {each.name: each for each in drawn},
             "said": _read_said(said),
+            "asked": asked,
             "theme": _one_of(look.request.cookies.get("rota_theme"), ("light", "dark")),
             "zone": _one_of(look.request.cookies.get("rota_zone"), ("utc", "local")) or "utc",
             "asset": lambda name: look.to(self._assets.path(name)),
             "release": RELEASE,
             "read_only": self.read_only or look.user.rights == "read",
         }
-        response = HTMLResponse(self._drawing.draw(page.template, values))
+        response = HTMLResponse(self._drawing.draw(page.template, values), status)
         if new:
             _set_cookie(response, look.request, CSRF_COOKIE, cookie)
         if said is not None:
@@ -203,12 +208,16 @@ class Dashboard:
         token = self._tokens.token(cookie, look.user)
         return {region.name: (await self._region(look, region, token)).digest for region in page.regions}
 
-    async def _region(self, look: Look, region: Region, token: str) -> Drawn:
-        """The region; or, if what it shows cannot be had at all, why."""
+    async def _region(
+        self, look: Look, region: Region, token: str, fatal: tuple[type[RotaError], ...] = (RotaError,)
+    ) -> Drawn:
+        """The region; or, if what it shows cannot be had at all, why. Raises what is `fatal`, but for what passes by itself."""
         try:
             told = await region.read(look)
             html = self._drawing.draw(region.template, {**self._values(look, token), **told})
-        except (DatabaseUnavailable, SchemaMismatch) as error:
+        except RotaError as error:
+            if isinstance(error, fatal) and not isinstance(error, DatabaseUnavailable | SchemaMismatch):
+                raise
             html = self._drawing.draw("trouble.html", {"trouble": str(error)})
         return Drawn(region.name, html, digest(html))
 
@@ -216,7 +225,7 @@ class Dashboard:
         return {"look": look, "to": look.to, "here": look.here, "may": look.may, "token": token, "params": look.params}
 
     async def _act(self, look: Look, page: Page) -> Response:
-        """Do what a form of this page asks for, and come back to the page."""
+        """Do what a form of this page asks for, and come back to the page; or give it back with what was typed, and why not."""
         if comes_from_elsewhere(look.request):
             raise HTTPException(403, "This was sent by a page of another site, so nothing was done.")
         form = await _read_body(look.request)
@@ -232,13 +241,20 @@ class Dashboard:
             raise HTTPException(403, f"You may not do this: it needs the right {action.right}. Nothing was done.")
         try:
             values = read_form(name, action.fields, form)
+            if "_preview" in form or (TYPED not in form and action.typed(values) is not None):
+                told = None if action.preview is None else await action.preview(look, values)
+                return await self._whole(look, page, Asked(action, form, preview=told))
+            check_typed(action, values, form)
             done = await action.do(self.app, values, look.user.name)
-            said, is_well, left_to = action.said(done, values), "ok", page.leave_to.get(name)
         except RotaError as error:
-            said, is_well, left_to = str(error), "trouble", None
+            self.changed()
+            return await self._whole(look, page, Asked(action, form, error), status_of(error))
         self.changed()
-        response = RedirectResponse(look.here() if left_to is None else look.to(left_to), 303)
-        _set_cookie(response, look.request, _SAID_COOKIE, quote(f"{is_well}:{said[:_LONGEST_SAID]}"), seconds=60)
+        left_to = page.leave_to.get(name)
+        onwards = action.then(look, values) if action.then else look.here() if left_to is None else look.to(left_to)
+        response = RedirectResponse(onwards, 303)
+        said = action.said(done, values)[:_LONGEST_SAID]
+        _set_cookie(response, look.request, _SAID_COOKIE, quote(f"ok:{said}"), seconds=60)
         return response
 
     async def _on_http(self, request: Request, error: Exception) -> Response:
@@ -269,6 +285,7 @@ class Dashboard:
             "page": None,
             "menu": MENU,
             "said": None,
+            "asked": None,
             "status": status,
             "trouble": why,
             "theme": _one_of(request.cookies.get("rota_theme"), ("light", "dark")),

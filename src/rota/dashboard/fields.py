@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from rota.errors import ConfigurationError
+from rota.errors import ConfigurationError, InvalidArguments
 
-__all__ = ["Field", "Fields", "Kind", "read_form", "read_object"]
+__all__ = ["Field", "Fields", "Kind", "field_at_fault", "read_form", "read_object"]
 
-Kind = Literal["id", "text", "queue", "number", "share", "flag", "moment", "object", "list"]
+Kind = Literal["id", "text", "queue", "number", "share", "flag", "moment", "object", "list", "texts"]
 
 _LONGEST_TEXT = 2000
+_MOST_TEXTS = 100
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,10 @@ class Field:
     required: bool = False
     #: whether null means something, such as no limit
     nullable: bool = False
+    #: whether it says what the action is about, which a form says by where it stands
+    fixed: bool = False
+    #: what a text may be, if it is one of few
+    choices: Sequence[str] = ()
 
 
 Fields = Mapping[str, Field]
@@ -51,7 +57,7 @@ def read_object(what: str, fields: Fields, given: Any) -> dict[str, Any]:
         )
     missing = [name for name, field in fields.items() if field.required and name not in given]
     if missing:
-        raise ConfigurationError(f"{what} needs {', '.join(missing)}.")
+        raise ConfigurationError(f"{', '.join(missing)} is missing: {what} needs it.")
     return {
         name: _checked(name, fields[name], value)
         for name, value in given.items()
@@ -70,9 +76,23 @@ def _from_text(name: str, field: Field, text: str) -> Any:
                 return text in ("on", "true", "1")
             case "object" | "list":
                 return json.loads(text)
+            case "texts":
+                return [part for each in text.split(",") if (part := each.strip())]
     except ValueError as error:
         raise ConfigurationError(f"{name} cannot be {text[:100]!r}: {error}.") from error
     return text
+
+
+def field_at_fault(fields: Fields, error: Exception) -> str | None:
+    """The field that an error is about, by the name that its words give; None if it is about none of them, or about all."""
+    if isinstance(error, InvalidArguments) and "args" in fields:
+        return "args"
+    found = {
+        name: place.start()
+        for name in fields
+        if (place := re.search(rf"(?<![\w.]){re.escape(name)}_?(?:=| cannot be| is missing|, )", str(error)))
+    }
+    return min(found, key=lambda name: found[name]) if found else None
 
 
 def _checked(name: str, field: Field, value: Any) -> Any:
@@ -88,6 +108,8 @@ def _checked(name: str, field: Field, value: Any) -> Any:
         case "text" | "queue":
             if not isinstance(value, str) or len(value) > _LONGEST_TEXT or "\0" in value or _is_torn(value):
                 raise wrong
+            if field.choices and value not in field.choices:
+                raise ConfigurationError(f"{name} cannot be {value[:100]!r}: it is one of {', '.join(field.choices)}.")
             return value
         case "number":
             if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**31:
@@ -105,6 +127,10 @@ def _checked(name: str, field: Field, value: Any) -> Any:
             return value if isinstance(value, dict) else _raise(wrong)
         case "list":
             return value if isinstance(value, list) else _raise(wrong)
+        case "texts":
+            if not isinstance(value, list) or len(value) > _MOST_TEXTS:
+                raise wrong
+            return [_checked(name, Field("text", field.about), each) for each in value]
 
 
 def _moment(value: Any, wrong: Exception) -> datetime:
@@ -136,4 +162,5 @@ _KINDS: Mapping[Kind, str] = {
     "moment": "a point in time with its zone, such as 2030-01-31T09:00:00Z",
     "object": "a JSON object",
     "list": "a JSON list",
+    "texts": f"a list of up to {_MOST_TEXTS} texts",
 }

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from rota.dashboard.acting.action import Preview
 from rota.dashboard.actions import ACTIONS, Action
 from rota.dashboard.api.endpoints import ENDPOINTS, Endpoint
 from rota.dashboard.api.values import schema_of
@@ -58,6 +59,7 @@ _FIELDS: Mapping[str, dict[str, Any]] = {
     "moment": {"type": "string", "format": "date-time"},
     "object": {"type": "object"},
     "list": {"type": "array"},
+    "texts": {"type": "array", "items": {"type": "string", "maxLength": 2000}, "maxItems": 100},
 }
 _TROUBLE = {
     "400": "It is no JSON.",
@@ -97,6 +99,8 @@ def document() -> dict[str, Any]:
         paths[endpoint.path] = {"get": _reading(endpoint, known)}
     for action in ACTIONS.values():
         paths[f"/actions/{action.name}"] = {"post": _acting(action, known)}
+        if action.preview is not None:
+            paths[f"/previews/{action.name}"] = {"post": _previewing(action, known)}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -174,12 +178,6 @@ def _acting(action: Action, known: dict[str, Any]) -> dict[str, Any]:
         result: dict[str, Any] = {"type": "object"}
     else:
         result = schema_of(_RESULTS.get(action.name, _RESULTS.get(area)), known)
-    body = {
-        "type": "object",
-        "properties": {name: _field(field) for name, field in action.fields.items()},
-        "required": [name for name, field in action.fields.items() if field.required],
-        "additionalProperties": False,
-    }
     done = {
         "type": "object",
         "properties": {"said": {"type": "string", "description": "what was done, for people"}, "result": result},
@@ -189,13 +187,34 @@ def _acting(action: Action, known: dict[str, Any]) -> dict[str, Any]:
         "operationId": action.name.replace(".", "_"),
         "summary": action.about,
         "description": f"Needs the right `{action.right}`.",
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "requestBody": _body(action),
         "responses": _responses(done, *_TROUBLE),
     }
 
 
+def _previewing(action: Action, known: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "operationId": f"preview_{action.name.replace('.', '_')}",
+        "summary": f"What this would do, without doing it: {action.about}",
+        "description": f"Needs the right `{action.right}`.",
+        "requestBody": _body(action),
+        "responses": _responses(schema_of(Preview, known), *_TROUBLE),
+    }
+
+
+def _body(action: Action) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "properties": {name: _field(field) for name, field in action.fields.items()},
+        "required": [name for name, field in action.fields.items() if field.required],
+        "additionalProperties": False,
+    }
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
 def _field(field: Field) -> dict[str, Any]:
-    plain = {**_FIELDS[field.kind], "description": field.about}
+    kind = {"type": "string", "enum": list(field.choices)} if field.choices else _FIELDS[field.kind]
+    plain = {**kind, "description": field.about}
     return {"anyOf": [plain, {"type": "null"}]} if field.nullable else plain
 
 

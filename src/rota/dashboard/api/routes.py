@@ -60,6 +60,7 @@ def api_routes(site: Site) -> list[Route]:
         route("/openapi.json", "GET", described),
         *(route(each.path.replace("{id}", "{id:int}"), "GET", _reading(each)) for each in ENDPOINTS),
         *(route(f"/actions/{each.name}", "POST", _acting(site, each)) for each in ACTIONS.values()),
+        *(route(f"/previews/{each.name}", "POST", _previewing(each)) for each in ACTIONS.values() if each.preview),
     ]
 
 
@@ -92,13 +93,27 @@ def _next(endpoint: Endpoint, found: Any, values: Any) -> str | None:
     return str(getattr(found[-1], endpoint.cursor))
 
 
+async def _asked(look: Look, action: Action) -> dict[str, Any]:
+    """The fields that were sent, by someone who may."""
+    if comes_from_elsewhere(look.request):
+        raise HTTPException(403, "This was sent by a page of another site, so nothing was done.")
+    if not look.may(action.right):
+        raise HTTPException(403, f"You may not do this: it needs the right {action.right}. Nothing was done.")
+    return read_object(action.name, action.fields, await _read_body(look.request))
+
+
+def _previewing(action: Action) -> Answer:
+    async def answer(look: Look) -> Any:
+        values = await _asked(look, action)
+        assert action.preview is not None, "there is no such path"
+        return as_json(await action.preview(look, values))
+
+    return answer
+
+
 def _acting(site: Site, action: Action) -> Answer:
     async def answer(look: Look) -> Any:
-        if comes_from_elsewhere(look.request):
-            raise HTTPException(403, "This was sent by a page of another site, so nothing was done.")
-        if not look.may(action.right):
-            raise HTTPException(403, f"You may not do this: it needs the right {action.right}. Nothing was done.")
-        values = read_object(action.name, action.fields, await _read_body(look.request))
+        values = await _asked(look, action)
         if action.name in ("dead.retry_many", "dead.acknowledge_many"):
             look.redaction.check_search(error=values.get("error"))
         try:
