@@ -35,6 +35,7 @@ TABLES = """
     create table public.suppliers (id int primary key, answers boolean, asked_at timestamptz);
     create table public.revenue (sum int);
     create table public.readers (stream text);
+    create table public.closed (why text);
 """
 
 
@@ -131,19 +132,31 @@ def press(shop: Shop, request: pytest.FixtureRequest) -> Iterator[Press]:
 @pytest.fixture
 def tab(browser: Browser) -> Iterator[Callable[..., Page]]:
     """Opens tabs; at the end nothing was said on their consoles, as a breach of the content policy would be, and all that they asked
-    for was there. Whatever asks for confirmation is confirmed."""
+    for was there, but for what the test has refused. Whatever asks for confirmation is confirmed."""
     said: list[str] = []
     contexts = []
 
-    def open_tab(**options: Any) -> Page:
+    def open_tab(*, refused: bool = False, **options: Any) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(20_000)
-        page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: (
+                said.append(message.text)
+                if message.type in ("error", "warning") and not (refused and _tells_of_refusal(message.text))
+                else None
+            ),
+        )
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on(
-            "response", lambda answer: said.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None
+            "response",
+            lambda answer: (
+                said.append(f"{answer.status} {answer.url}")
+                if answer.status >= 400 and not (refused and answer.status in _REFUSALS)
+                else None
+            ),
         )
         page.on("dialog", _confirm)
         return page
@@ -152,6 +165,14 @@ def tab(browser: Browser) -> Iterator[Callable[..., Page]]:
     for context in contexts:
         context.close()
     assert said == []
+
+
+_REFUSALS = (409, 422)
+
+
+def _tells_of_refusal(text: str) -> bool:
+    """What a browser says of a page that came with such a status."""
+    return any(f"the server responded with a status of {status}" in text for status in _REFUSALS)
 
 
 def _confirm(dialog: Dialog) -> None:

@@ -80,3 +80,20 @@ async def newsletter(event: Any, connection: Any) -> None:
     found = await connection.execute("select from public.readers where stream = %s", [event.stream])
     if not await found.fetchall():
         raise LookupError(f"nobody reads of {event.stream}")
+
+
+async def make_shelf(connection: Any, build: int) -> None:
+    await connection.execute(f"create table public.stock_{build} (position bigint)")
+
+
+async def show_shelf(connection: Any, build: int) -> None:
+    await connection.execute(f"create or replace view public.stock as select position from public.stock_{build}")
+
+
+@app.projection("stock", source=orders, on_error=Stop(), prepare=make_shelf, switch=show_shelf)
+async def stock(event: Any, connection: Any, build: int) -> None:
+    """A rebuild of it stops while the shop is closed."""
+    found = await connection.execute("select why from public.closed")
+    if build > 1 and await found.fetchall():
+        raise RuntimeError("the shop is closed")
+    await connection.execute(f"insert into public.stock_{build} values (%s)", [event.position])

@@ -29,7 +29,11 @@ def some_jobs(shop: Shop) -> int:
 
 def paths(job: int) -> list[str]:
     """Every page there is."""
-    named = {"/jobs/{id:int}": f"jobs/{job}", "/schedule": "schedule?name=tidy_carts"}
+    named = {
+        "/jobs/{id:int}": f"jobs/{job}",
+        "/schedule": "schedule?name=tidy_carts",
+        "/projection": "projection?name=stock",
+    }
     return [named.get(page.path, page.path.lstrip("/")) for page in PAGES]
 
 

@@ -13,7 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from rota.dashboard.charts import Bar, Cell, Lane, Mark, Quantiles, Span, band, bars, heat, lanes, spark
+from rota.dashboard.charts import (
+    Bar,
+    Cell,
+    Lane,
+    Mark,
+    Point,
+    Quantiles,
+    Span,
+    Track,
+    band,
+    bars,
+    heat,
+    lanes,
+    line,
+    spark,
+    tracks,
+)
 from rota.dashboard.charts.axes import TimeAxis, nice_ceiling
 from rota.dashboard.pages.job import attempt_lanes
 from rota.jobs.job import AttemptError, Job
@@ -39,6 +55,8 @@ def drawn_with(text: str) -> Sequence[Markup]:
         heat(text, [text], [NOON], [Cell(text, NOON, 1, href=text)]),
         lanes(text, [Lane(text, [span], href=text)], start=NOON, end=NOON + MINUTE),
         spark(text, [1, 2]),
+        line(text, [Point(NOON, 1.0, text), Point(NOON + MINUTE, 2.0, text)], unit=text, also=text),
+        tracks(text, [Track(text, 0.5, text, "running")]),
     ]
 
 
@@ -191,3 +209,25 @@ def test_attempts_stand_side_by_side_each_with_what_it_waited() -> None:
     assert waits == [*tried, [("wait", 6)]]
     assert runs == [*tried, [("wait", 6), ("running", 8)]]
     assert over == tried
+
+
+def test_a_line_goes_from_nought_to_its_highest_and_its_table_tells_each_point() -> None:
+    drawn = line("Waited", [Point(NOON, 0.0, "0 s"), Point(NOON + MINUTE, 8.0, "9 s")], unit="events", also="for")
+
+    path = tree(drawn).find(".//path[@class='line']")
+    assert path is not None
+    assert path.get("d") == "M44 102L716 20.4"  # eight of ten, and the rest is the axis
+    assert "8 events now, 8 at most" in drawn
+    assert rows(drawn) == [["2030-01-31 12:00:00", "0", "0 s"], ["2030-01-31 12:01:00", "8", "9 s"]]
+
+
+def test_a_line_of_nothing_says_so() -> None:
+    assert "Nothing yet" in line("Waited", [], unit="events")
+
+
+@pytest.mark.parametrize(("done", "width"), [(0.0, "0"), (0.25, "136"), (1.0, "544"), (1.7, "544"), (-1.0, "0")])
+def test_a_track_is_filled_as_far_as_it_has_come(done: float, width: str) -> None:
+    drawn = tracks("How far", [Track("build 1", done, "some", "running")])
+
+    outline, filled = tree(drawn).iterfind(".//rect")
+    assert (outline.get("width"), filled.get("width")) == ("544", width)

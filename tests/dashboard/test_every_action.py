@@ -66,6 +66,10 @@ DEEDS: list[tuple[str, dict[str, str]]] = [
     ("projections.pause", {"name": "totals", "version": "1"}),
     ("projections.replay", {**COUNTS, "positions": '["1"]'}),
     ("projections.drop", {**COUNTS, TYPED: "counts"}),
+    ("projections.rewind", {**COUNTS, "position": "1", TYPED: "counts"}),
+    ("projections.rebuild", {"name": "stock", TYPED: "stock"}),
+    ("projections.cancel_rebuild", {"name": "stock", TYPED: "stock"}),
+    ("projections.forget", {**COUNTS, TYPED: "counts"}),
 ]
 
 # Where its forms stand; of an action on several pages, the first.

@@ -1,4 +1,4 @@
-"""One of everything: jobs in all states, a paused queue, a schedule, parked rows, a projection that stopped and one that parks."""
+"""One of everything: jobs in all states, a paused queue, a schedule, parked rows, projections that stop, park and are rebuilt."""
 
 from __future__ import annotations
 
@@ -43,6 +43,16 @@ async def make_world(app: TestRota, dsn: str) -> World:
     async def counts(event: Event, connection: Any) -> None:
         raise KeyError("count")
 
+    async def prepare(connection: Any, build: int) -> None:
+        await connection.execute(f"create table public.stock_{build} (position bigint)")
+
+    async def switch(connection: Any, build: int) -> None:
+        await connection.execute(f"create or replace view public.stock as select position from public.stock_{build}")
+
+    @app.projection("stock", source=orders, prepare=prepare, switch=switch)
+    async def stock(event: Event, connection: Any, build: int) -> None:
+        await connection.execute(f"insert into public.stock_{build} values (%s)", [event.position])
+
     @app.singleton("indexer")
     async def indexer(term: rota.Term) -> None:
         await term.progress("indexing")
@@ -75,6 +85,7 @@ async def _is_done(app: TestRota, *ids: int) -> bool:
         and projections
         and projections["totals"].state == "stopped"
         and projections["counts"].parked
+        and projections["stock"].live_at
         and pollers
         and pollers[0].parked == 2
         and "indexer" in leaders

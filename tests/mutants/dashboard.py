@@ -215,4 +215,25 @@ MUTANTS = [
         "found = None",
         "tests/dashboard/test_every_action.py",
     ),
+    Mutant(
+        "a redacted value in the error of an event",
+        "dashboard/redaction.py",
+        'return {name: MASK for name in ("error_message", "error_trace") if getattr(failed, name)}',
+        "return {}",
+        "tests/dashboard/test_projection_page.py",
+    ),
+    Mutant(
+        "a redacted value in an event",
+        "dashboard/redaction.py",
+        "return self._masked(value) if self._names else value",
+        "return value",
+        "tests/dashboard/test_projection_page.py",
+    ),
+    Mutant(
+        "a dashboard that tells what other sessions ask",
+        "dashboard/redaction.py",
+        "held_by = replace(held_by, query=None)",
+        "pass",
+        "tests/dashboard/test_projection_page.py",
+    ),
 ]

@@ -487,4 +487,18 @@ MUTANTS = [
         "          and state <> 'retired'\n",
         BUILDS,
     ),
+    Mutant(
+        "a rewind to a time that passes over an event which was stored out of turn",
+        "projections/feed.py",
+        "            order by walked.rota_xid, walked.rota_position\n            limit 1\n        ),",
+        "            order by walked.rota_created_at\n            limit 1\n        ),",
+        "tests/projections/test_rewind.py",
+    ),
+    Mutant(
+        "a preview of a rewind that counts what is still to come",
+        "projections/rewind.py",
+        ".between(to, each.pair, _MOST_COUNTED)",
+        ".lag(_MOST_COUNTED)",
+        "tests/projections/test_rewind.py",
+    ),
 ]

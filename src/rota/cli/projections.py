@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
 from rota.app import Rota
-from rota.cli.changes import change_options, for_each
+from rota.cli.changes import change_options, for_each, moment
 from rota.cli.output import json_option, print_json, print_table, say, short_time
 from rota.cli.projection_show import build_option, list_, show, state_of, version_option
 from rota.cli.target import app_option, database_options, find_app, open_app
@@ -113,15 +114,19 @@ def _states(app: Rota, name: str, version: int | None, build: int | None, partit
 @projections.command()
 @click.argument("name")
 @click.option("--to", "position", type=int, metavar="POSITION", help="The event to begin with. [default: the first]")
+@click.option(
+    "--since", metavar="TIME", help="A time instead, such as 2030-01-31T09:00Z: the first event stored then or later."
+)
 @version_option
 @build_option
 @_partition
-@app_option("The app that has it; needed with --to.")
+@app_option("The app that has it; needed with --to and --since.")
 @change_options
 @database_options
 def rewind(
     name: str,
     position: int | None,
+    since: str | None,
     version: int | None,
     build: int | None,
     partition: int | None,
@@ -135,12 +140,14 @@ def rewind(
 
     What its handler has written stays: pause it, empty its tables, rewind it, resume it.
     """
+    which: dict[str, Any] = {"since": moment(since), "version": version, "build": build}
     with open_app(dsn, schema, app_path) as app:
-        app.projections.rewind_sync(
-            name, position, version=version, build=build, partition=partition, by=by, dry_run=dry_run
-        )
-    to = "the first event" if position is None else f"the event at position {position}"
+        again = app.projections.preview_rewind_sync(name, position, partition=partition, **which)
+        app.projections.rewind_sync(name, position, partition=partition, by=by, dry_run=dry_run, **which)
+    to = "the first event" if again.position is None else f"the event at position {again.position}"
     say(f"{'would go on' if dry_run else 'goes on'} with {to}: projection {name}")
+    if dry_run and again.events is not None:
+        say(f"{again.events:,}{' or more' if again.more else ''} event(s) would be read again")
 
 
 @projections.command()

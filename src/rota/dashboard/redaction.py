@@ -14,6 +14,9 @@ from rota.errors import ConfigurationError
 from rota.jobs.job import AttemptError, Job
 from rota.jobs.letters import Letter
 from rota.jobs.redact import texts_in
+from rota.pollers.inspect import ParkedRow
+from rota.projections.inspect import ProjectionStatus, ProjectionView
+from rota.projections.parked import ParkedEvent
 from rota.schedules.view import Schedule
 
 __all__ = ["Redaction"]
@@ -85,6 +88,31 @@ class Redaction:
             note=_blot(schedule.note, secrets),
         )
 
+    def projection(self, view: ProjectionView) -> ProjectionView:
+        """What it failed at may be quoted by its error, and nobody knows what that was."""
+        if not self._names:
+            return view
+        parts = tuple(replace(each, **_hush(each)) for each in view.partitions)
+        return replace(view, partitions=parts, **_hush(view))
+
+    def status(self, status: ProjectionStatus) -> ProjectionStatus:
+        """Statements of other sessions are nobody's business here: of who holds it up, what is known of any session is told."""
+        held_by = status.held_by
+        if held_by is not None and held_by.pid is not None:
+            held_by = replace(held_by, query=None)
+        rebuild = None if status.rebuild is None else self.status(status.rebuild)
+        return replace(status, view=self.projection(status.view), held_by=held_by, rebuild=rebuild)
+
+    def parked_event(self, event: ParkedEvent) -> ParkedEvent:
+        return replace(event, **_hush(event)) if self._names else event
+
+    def parked_row(self, row: ParkedRow) -> ParkedRow:
+        return replace(row, **_hush(row)) if self._names else row
+
+    def payload(self, value: Any) -> Any:
+        """What an event holds."""
+        return self._masked(value) if self._names else value
+
     def sentences(self, job: Job[Any], sentences: Sequence[str]) -> tuple[str, ...]:
         """What is said of a job that was not redacted yet."""
         secrets = self._secrets(job.args, job.result) if self._names else []
@@ -122,6 +150,11 @@ def _blot(value: Any, secrets: Sequence[str]) -> Any:
     if isinstance(value, list):
         return [_blot(held, secrets) for held in value]
     return value
+
+
+def _hush(failed: Any) -> dict[str, Any]:
+    """What there is to say of a failure, without its words."""
+    return {name: MASK for name in ("error_message", "error_trace") if getattr(failed, name)}
 
 
 def _error(error: AttemptError, secrets: Sequence[str]) -> AttemptError:

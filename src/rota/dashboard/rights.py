@@ -38,6 +38,9 @@ RIGHTS: Mapping[str, str] = {
     "projections.pause": "have nobody read for a projection",
     "projections.resume": "end the pause of a projection, or have one that stopped go on",
     "projections.skip": "pass over the event that a projection stopped at",
+    "projections.rewind": "have a projection read events again",
+    "projections.rebuild": "have a projection replay all events beside what readers use, or give that up",
+    "projections.forget": "forget a version of a projection that no code has any more",
     "projections.replay": "have parked events taken in again",
     "projections.drop": "give parked events up",
 }

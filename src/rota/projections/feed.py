@@ -43,7 +43,7 @@ from rota.events.event import Event
 from rota.events.source import EventSource
 from rota.postgres.query import Query, Row, Statement, one, statement
 
-__all__ = ["START", "Ahead", "Feed", "FeedRow", "Found", "Lag", "Pair", "Readable"]
+__all__ = ["START", "Ahead", "Feed", "FeedRow", "Found", "Lag", "Pair", "Readable", "Since"]
 
 
 class Pair(NamedTuple):
@@ -129,6 +129,14 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
+class Since:
+    """The position of the first event since some time, None where there is none; with `more` there may be earlier ones."""
+
+    position: int | None
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Ahead:
     """Whether the last event, and the checkpoint, have transaction ids that this server has not given out."""
 
@@ -174,6 +182,13 @@ _AT = """
           and projection.partition = %(partition)s
     ), horizon as materialized (
         -- whatever is still to be committed comes at or behind this
+        select pg_snapshot_xmin(pg_current_snapshot()) as xmin
+    )"""
+# The same from a place that someone asks about.
+_FROM = """
+    with at as materialized (
+        select %(from_xid)s::text::xid8 as order_xid, %(from_position)s::bigint as position
+    ), horizon as materialized (
         select pg_snapshot_xmin(pg_current_snapshot()) as xmin
     )"""
 _LIVE = """
@@ -270,6 +285,30 @@ _LAST = """
     order by rota_last.rota_xid desc
     limit 1
 """
+# Nothing leads to a time but the order of the log, which follows it by and large: from the end, as far back as is counted.
+_SINCE = """
+    with walked as materialized (
+        select event.{order_xid} as rota_xid, event.{position} as rota_position, {created_at} as rota_created_at
+        from {table} as event
+        where {log}event.{order_xid} is not null
+        order by event.{order_xid} desc, event.{position} desc
+        limit %(window)s
+    )
+    select
+        (
+            select walked.rota_position
+            from walked
+            where walked.rota_created_at >= %(since)s::timestamptz
+            order by walked.rota_xid, walked.rota_position
+            limit 1
+        ),
+        (select count(*) from walked) >= %(window)s and (
+            select walked.rota_created_at >= %(since)s::timestamptz
+            from walked
+            order by walked.rota_xid, walked.rota_position
+            limit 1
+        )
+"""
 _AHEAD = """
     select
         coalesce(
@@ -348,6 +387,8 @@ class Feed:
         self._look = self._made("look_for_events", _AT + _LOOK % (self._walk(full), wanted, self._walk("")))
         # to people, what waits behind the horizon lags as well
         self._lag = self._made("projection_lag", _AT + _LAG % (self._walk(keys, beyond=True), wanted))
+        self._between = self._made("count_events", _FROM + _LAG % (self._walk(keys), wanted))
+        self._since = self._made("find_event_since", _SINCE)
         self._last = self._made("last_event", _LAST)
         self._first = self._made("first_event", _LAST.replace(" desc", ""))
         self._ahead = self._made("needs_rebase", _AHEAD % _LAST)
@@ -369,6 +410,17 @@ class Feed:
         if until is not None:
             place = {"until_xid": str(until.order_xid), "until_position": until.position}
         return self._lag.query(self._params | place | {"batch": most, "window": window}, read=one(Lag))
+
+    def between(self, start: Pair, end: Pair, most: int) -> Query[Lag]:
+        """The events behind the one place and up to the other, counted as those that wait are."""
+        window = max(most, _COUNTED) if self._filters else most
+        places = {"from_xid": str(start.order_xid), "from_position": start.position}
+        places |= {"until_xid": str(end.order_xid), "until_position": end.position}
+        return self._between.query(self._params | places | {"batch": most, "window": window}, read=one(Lag))
+
+    def since(self, at: datetime) -> Query[Since]:
+        """The first event of this time or later, in the order of the log; rows that are older than the order are no part of it."""
+        return self._since.query(self._params | {"since": at, "window": _COUNTED}, read=one(Since))
 
     def last(self) -> Query[Pair | None]:
         """The last event that is committed, whether it can be read yet or not."""

@@ -10,12 +10,13 @@ from rota.errors import NotPossible
 from rota.postgres.audit import record
 from rota.postgres.notify import notify
 from rota.postgres.query import Steps, nothing, scalar, statement
-from rota.projections.feed import START, Feed, FeedRow, Found, Pair
+from rota.projections.feed import Feed, FeedRow, Found, Pair
 from rota.projections.inspect import PartitionView, ProjectionView, get_projection, show_builds
 from rota.projections.parked import ParkedEvent, list_parked
 
 __all__ = [
     "Asked",
+    "chosen_partitions",
     "drop_parked",
     "find_builds",
     "find_parked",
@@ -23,9 +24,10 @@ __all__ = [
     "forget_projection",
     "hold_projection",
     "pause_projection",
+    "place_checkpoint",
+    "read_stored",
     "replay_parked",
     "resume_projection",
-    "rewind_projection",
     "skip_event",
     "told_of",
 ]
@@ -132,60 +134,13 @@ SET_PLACE = statement(
 )
 
 
-UNPARK = statement(
-    "unpark_ahead",
-    """
-    delete from {schema}.parked_events
-    where projection = %(name)s
-      and version = %(version)s
-      and build = %(build)s
-      and (partition = %(partition)s or %(partition)s::int is null)
-      and (order_xid, position) > (%(order_xid)s::text::xid8, %(position)s)
-    """,
-)
-
-
-def rewind_projection(asked: Asked, feed: Feed | None, position: int | None) -> Steps[ProjectionView]:
-    """Read again from the event at this position, or from the first. What the handler has written is left as it is.
-
-    What is parked from there on leaves the list: it is read again as well, and a replay would be its second time.
-    Raises NotPossible when there is no such event, or it lies ahead.
-    """
-    found = yield from find_projection(asked)
-    to = START
-    if position is not None:
-        if feed is None:
-            raise NotPossible(
-                f"Where position {position} is in the order of the log is known to an app that has the projection only: name it with "
-                "--app. Without one it can be rewound to the beginning."
-            )
-        row: FeedRow | None = yield feed.at(position)
-        if row is None:
-            raise NotPossible(f"There is no event at position {position} of {feed.source.name}.")
-        to = Pair(row.order_xid, position - 1)
-        if all(to > each.pair for each in _partitions(asked, found)):
-            raise NotPossible(
-                f"Projection {found.name!r} cannot be rewound to position {position}: it has not come that far. It is at "
-                f"{found.position}."
-            )
-    for each in _partitions(asked, found):
-        # those that have not come so far stay where they are
-        if each.pair > to:
-            yield from _place(found, each, to)
-    params = {"name": found.name, "version": found.version, "build": found.build, "partition": asked.partition}
-    yield UNPARK.query(params | {"order_xid": str(to.order_xid), "position": to.position}, read=nothing)
-    yield record(asked.by, "projection.rewind", told_of(asked, found) | {"from": found.position, "to": position})
-    yield notify(asked.channel, "")
-    return (yield from find_projection(asked))
-
-
 def skip_event(asked: Asked, feed_of: Callable[..., Feed]) -> Steps[FeedRow]:
     """Pass over the event that comes next, which is returned. Raises NotPossible when there is none that can be read.
 
     Of several partitions, in the only one that has stopped; otherwise one is to be named.
     """
     view = yield from find_projection(asked)
-    choices = _partitions(asked, view)
+    choices = chosen_partitions(asked, view)
     if len(choices) > 1:
         choices = [each for each in choices if each.state == "stopped"]
     if len(choices) != 1:
@@ -200,14 +155,14 @@ def skip_event(asked: Asked, feed_of: Callable[..., Feed]) -> Steps[FeedRow]:
             f"There is no event that projection {view.name!r} could skip: it is at the end of what can be read."
         )
     row = found.rows[0]
-    yield from _place(view, choices[0], row.pair)
+    yield from place_checkpoint(view, choices[0], row.pair)
     told = {"partition": choices[0].partition, "position": row.position, "type": row.type}
     yield record(asked.by, "projection.skip", told_of(asked, view) | told)
     yield notify(asked.channel, "")
     return row
 
 
-def _partitions(asked: Asked, found: ProjectionView) -> list[PartitionView]:
+def chosen_partitions(asked: Asked, found: ProjectionView) -> list[PartitionView]:
     """Those that are asked for. Raises NotPossible for one that there is not."""
     chosen = [each for each in found.partitions if asked.partition in (None, each.partition)]
     if not chosen:
@@ -223,7 +178,8 @@ def told_of(asked: Asked, found: ProjectionView) -> dict[str, Any]:
     return told | {what: value for what in ("build", "partition") if (value := getattr(asked, what)) is not None}
 
 
-def _place(found: ProjectionView, partition: PartitionView, to: Pair) -> Steps[None]:
+def place_checkpoint(found: ProjectionView, partition: PartitionView, to: Pair) -> Steps[None]:
+    """Have it go on behind this place. Raises NotPossible when it moved meanwhile."""
     at = partition.pair
     params: dict[str, Any] = {"name": found.name, "version": found.version, "build": found.build}
     params |= {"partition": partition.partition, "order_xid": str(to.order_xid), "position": to.position}
@@ -301,6 +257,14 @@ def find_parked(asked: Asked, *, limit: int, after: Pair | None) -> Steps[list[P
     return events
 
 
+def read_stored(feed: Feed, pairs: Sequence[Pair]) -> Steps[list[FeedRow | None]]:
+    """The events at these places as they are stored."""
+    found: list[FeedRow | None] = []
+    for pair in pairs:
+        found.append((yield feed.read(pair)))
+    return found
+
+
 FORGET = statement(
     "forget_projection",
     "delete from {schema}.projections where name = %(name)s and version = %(version)s",
@@ -334,7 +298,7 @@ def find_projection(asked: Asked) -> Steps[ProjectionView]:
     """It as it stands. Raises NotPossible when no process has declared it."""
     view: ProjectionView | None = yield get_projection(asked.name, asked.version)
     if view is not None:
-        _partitions(asked, view)
+        chosen_partitions(asked, view)
     if view is not None and asked.build not in (None, view.build):
         builds: list[ProjectionView] = yield show_builds(view.name, view.version)
         chosen = next((each for each in builds if each.build == asked.build), None)

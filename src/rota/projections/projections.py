@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 from rota.errors import ConfigurationError
@@ -12,7 +13,7 @@ from rota.postgres.notify import event_channel
 from rota.postgres.query import Steps
 from rota.projections.builds import cancel_rebuild, rebuild_projection
 from rota.projections.definition import ProjectionDefinition, define
-from rota.projections.feed import FeedRow, Pair, Readable
+from rota.projections.feed import Feed, FeedRow, Pair, Readable
 from rota.projections.inspect import ProjectionView, list_projections
 from rota.projections.operate import (
     Asked,
@@ -22,14 +23,15 @@ from rota.projections.operate import (
     find_projection,
     forget_projection,
     pause_projection,
+    read_stored,
     replay_parked,
     resume_projection,
-    rewind_projection,
     skip_event,
 )
 from rota.projections.parked import ParkedEvent
 from rota.projections.projection import Home, Projection
 from rota.projections.rebase import Rebased, rebase, rebase_sync
+from rota.projections.rewind import Rewind, preview_rewind, rewind_projection
 from rota.projections.trouble import OnError, Stop
 
 __all__ = ["Projections"]
@@ -207,6 +209,7 @@ class Projections(Mapping[str, Projection[..., Any]]):
         name: str,
         position: int | None = None,
         *,
+        since: datetime | None = None,
         version: int | None = None,
         build: int | None = None,
         partition: int | None = None,
@@ -215,11 +218,13 @@ class Projections(Mapping[str, Projection[..., Any]]):
     ) -> ProjectionView:
         """Read again from the event at this position, or from the first. What the handler has written stays: make room first.
 
-        Of all partitions those that have come further, unless one is named. What is parked from there on leaves the list, as it is
-        read again as well. Raises NotPossible when there is no such event, it lies ahead, or a checkpoint moves at this moment: pause
-        it first.
+        `since` is a time instead of a position: from the first of the last 100,000 events that was stored then or later. Of all
+        partitions those that have come further, unless one is named. What is parked from there on leaves the list, as it is read
+        again as well. Raises NotPossible when there is no such event, it lies ahead, or a checkpoint moves at this moment: pause it
+        first.
         """
-        steps = rewind_projection(self._asked(name, version, by, build, partition), self._feed(name, version), position)
+        asked = self._asked(name, version, by, build, partition)
+        steps = rewind_projection(asked, self._feed(name, version), *_place(position, since))
         return await self._home.database.run_steps(steps, dry_run=dry_run)
 
     def rewind_sync(
@@ -227,14 +232,45 @@ class Projections(Mapping[str, Projection[..., Any]]):
         name: str,
         position: int | None = None,
         *,
+        since: datetime | None = None,
         version: int | None = None,
         build: int | None = None,
         partition: int | None = None,
         by: str | None = None,
         dry_run: bool = False,
     ) -> ProjectionView:
-        steps = rewind_projection(self._asked(name, version, by, build, partition), self._feed(name, version), position)
+        asked = self._asked(name, version, by, build, partition)
+        steps = rewind_projection(asked, self._feed(name, version), *_place(position, since))
         return self._home.database.run_steps_sync(steps, dry_run=dry_run)
+
+    async def preview_rewind(
+        self,
+        name: str,
+        position: int | None = None,
+        *,
+        since: datetime | None = None,
+        version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
+    ) -> Rewind:
+        """How many events a rewind would have read again, counted up to 100,000, and from where. Raises what it would."""
+        asked = self._asked(name, version, None, build, partition)
+        steps = preview_rewind(asked, self._feed_of(name, version), *_place(position, since))
+        return await self._home.database.run_steps(steps)
+
+    def preview_rewind_sync(
+        self,
+        name: str,
+        position: int | None = None,
+        *,
+        since: datetime | None = None,
+        version: int | None = None,
+        build: int | None = None,
+        partition: int | None = None,
+    ) -> Rewind:
+        asked = self._asked(name, version, None, build, partition)
+        steps = preview_rewind(asked, self._feed_of(name, version), *_place(position, since))
+        return self._home.database.run_steps_sync(steps)
 
     async def rebuild(
         self, name: str, *, cancel: bool = False, by: str | None = None, dry_run: bool = False
@@ -314,6 +350,13 @@ class Projections(Mapping[str, Projection[..., Any]]):
     ) -> Sequence[ParkedEvent]:
         asked = self._asked(name, version, None, build, partition)
         return self._home.database.run_steps_sync(find_parked(asked, limit=limit, after=after))
+
+    async def stored(self, name: str, pairs: Sequence[Pair]) -> Sequence[FeedRow | None]:
+        """The events at these places as they are stored, None where there is none; for a projection of this app."""
+        return await self._home.database.run_steps(read_stored(self[name].definition.feed, pairs))
+
+    def stored_sync(self, name: str, pairs: Sequence[Pair]) -> Sequence[FeedRow | None]:
+        return self._home.database.run_steps_sync(read_stored(self[name].definition.feed, pairs))
 
     async def replay(
         self,
@@ -413,9 +456,13 @@ class Projections(Mapping[str, Projection[..., Any]]):
             version = self._projections[name].version
         return Asked(name, version, actor(by), event_channel(self._home.database.schema), build, partition)
 
-    def _feed(self, name: str, version: int | None) -> Any:
+    def _feed(self, name: str, version: int | None) -> Feed | None:
+        feed_of = self._feed_of(name, version)
+        return None if feed_of is None else feed_of()
+
+    def _feed_of(self, name: str, version: int | None) -> Callable[..., Feed] | None:
         known = self._projections.get(name)
-        return known.definition.feed if known is not None and version in (None, known.version) else None
+        return known.definition.feed_of if known is not None and version in (None, known.version) else None
 
     def __getitem__(self, name: str) -> Projection[..., Any]:
         try:
@@ -429,3 +476,11 @@ class Projections(Mapping[str, Projection[..., Any]]):
 
     def __len__(self) -> int:
         return len(self._projections)
+
+
+def _place(position: int | None, since: datetime | None) -> tuple[int | None, datetime | None]:
+    if position is not None and since is not None:
+        raise ConfigurationError("position and since cannot both say where to begin: give one of them.")
+    if since is not None and since.tzinfo is None:
+        raise ConfigurationError(f"since cannot be {since!r}: it needs a time zone, such as datetime(..., tzinfo=UTC).")
+    return position, since

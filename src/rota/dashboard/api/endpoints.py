@@ -10,6 +10,7 @@ from typing import Any, Literal
 from rota.blot import MASK
 from rota.dashboard.page import Look
 from rota.dashboard.pages.jobs import job_filters, when
+from rota.dashboard.pages.projection import StoredEvent, own_projection
 from rota.errors import ConfigurationError, NotPossible
 from rota.jobs.explain import Explanation
 from rota.jobs.facets import Facets
@@ -27,7 +28,7 @@ from rota.leases.members import MemberView
 from rota.pollers.inspect import ParkedRow, PollerView
 from rota.postgres.audit import AuditEntry
 from rota.postgres.vitals import Vitals, read_vitals
-from rota.projections.inspect import ProjectionView
+from rota.projections.inspect import ProjectionStatus, ProjectionView
 from rota.projections.parked import ParkedEvent
 from rota.schedules.history import ScheduleRun
 from rota.schedules.view import STATES as SCHEDULE_STATES
@@ -41,6 +42,7 @@ _MOST = 200
 _USUAL = 50
 _LONGEST = 500
 _GROUPED = 2_000  # letters that are looked at
+_MOST_PARKED = 1_000
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,24 @@ async def _projection(look: Look, values: Values) -> Any:
     return await look.looking.projections.show(values["name"], version=values.get("version"))
 
 
+async def _projection_status(look: Look, values: Values) -> Any:
+    own = own_projection(look, values["name"])
+    # a look declares nothing: that is for those who read for it
+    await look.looking.projections.show(own.name, version=own.version)
+    return await own.status()
+
+
+async def _parked_payload(look: Look, values: Values) -> Any:
+    own = own_projection(look, values["name"])
+    position = int(values["position"])
+    events = await look.looking.projections.parked(own.name, version=own.version, limit=_MOST_PARKED)
+    event = next((each for each in events if each.position == position), None)
+    if event is None:
+        raise NotPossible(f"The event at position {position} is not parked, or not among the first {_MOST_PARKED}.")
+    stored = await look.looking.projections.stored(own.name, [event.pair])
+    return StoredEvent.of(event.position, stored[0], look.redaction)
+
+
 async def _poller(look: Look, values: Values) -> Any:
     found = [each for each in await look.looking.pollers.list() if each.name == values["name"]]
     if not found:
@@ -211,6 +231,14 @@ def seen(look: Look, value: Any) -> Any:
     if isinstance(value, Explanation):
         reasons = look.redaction.sentences(value.job, value.reasons)
         return Explanation(look.redaction.job(value.job), value.state, reasons)
+    if isinstance(value, ProjectionView):
+        return look.redaction.projection(value)
+    if isinstance(value, ProjectionStatus):
+        return look.redaction.status(value)
+    if isinstance(value, ParkedEvent):
+        return look.redaction.parked_event(value)
+    if isinstance(value, ParkedRow):
+        return look.redaction.parked_row(value)
     if isinstance(value, list):
         return [seen(look, each) for each in value]
     return value
@@ -414,6 +442,28 @@ ENDPOINTS: Sequence[Endpoint] = (
         ProjectionView,
         _projection,
         {**_NAME, "version": Param("which", "number")},
+    ),
+    Endpoint(
+        "/projection/builds",
+        "The builds of a projection that are at work: the one that readers use, and one that is to take its place.",
+        ProjectionView,
+        lambda look, values: look.looking.projections.builds(values["name"], version=values.get("version")),
+        {**_NAME, "version": Param("which", "number")},
+        is_page=True,
+    ),
+    Endpoint(
+        "/projection/status",
+        "How far behind a projection of this app is, who holds it up, and when it will have caught up.",
+        ProjectionStatus,
+        _projection_status,
+        _NAME,
+    ),
+    Endpoint(
+        "/projection/parked/event",
+        "What a parked event of a projection of this app holds.",
+        StoredEvent,
+        _parked_payload,
+        {**_NAME, "position": Param("its position", "id", required=True)},
     ),
     Endpoint(
         "/projection/parked",

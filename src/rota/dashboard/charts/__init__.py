@@ -5,8 +5,25 @@ pattern beside its colour. Behind each picture there is a table with the same nu
 """
 
 from rota.dashboard.charts.bars import Bar, Mark, bars
+from rota.dashboard.charts.course import Point, Track, line, tracks
 from rota.dashboard.charts.heat import Cell, heat
 from rota.dashboard.charts.lanes import Lane, Span, lanes
 from rota.dashboard.charts.lines import Quantiles, band, spark
 
-__all__ = ["Bar", "Cell", "Lane", "Mark", "Quantiles", "Span", "band", "bars", "heat", "lanes", "spark"]
+__all__ = [
+    "Bar",
+    "Cell",
+    "Lane",
+    "Mark",
+    "Point",
+    "Quantiles",
+    "Span",
+    "Track",
+    "band",
+    "bars",
+    "heat",
+    "lanes",
+    "line",
+    "spark",
+    "tracks",
+]

@@ -22,7 +22,9 @@ async def _list(look: Look) -> dict[str, Any]:
         return pollers, parked
 
     known = await look.read("pollers", read)
-    return {"known": known, "pollers": known.value[0], "parked": known.value[1]}
+    pollers, parked = known.value
+    shown = {name: [look.redaction.parked_row(row) for row in rows] for name, rows in parked.items()}
+    return {"known": known, "pollers": pollers, "parked": shown}
 
 
 PAGE = Page(

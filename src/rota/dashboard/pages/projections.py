@@ -32,7 +32,13 @@ async def _list(look: Look) -> dict[str, Any]:
 
     known = await look.read("projections", read)
     views, statuses, parked = known.value
-    return {"known": known, "views": views, "statuses": statuses, "parked": parked, "own": set(look.app.projections)}
+    return {
+        "known": known,
+        "views": [look.redaction.projection(each) for each in views],
+        "statuses": {key: look.redaction.status(each) for key, each in statuses.items()},
+        "parked": {key: [look.redaction.parked_event(each) for each in events] for key, events in parked.items()},
+        "own": set(look.app.projections),
+    }
 
 
 PAGE = Page(
