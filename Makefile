@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The suite waits more than it works
 N ?= 5
+# and a browser works more than it waits
+BROWSERS ?= 2
 # `make pooled LONG=` leaves the long forms out
 LONG ?= --long
 # Django 6 needs Python 3.12: the first that runs, since a shim of pyenv's may be there and not run
@@ -33,7 +35,7 @@ slow: $(VENV)/.dev  ## what waits for long or keeps several processes busy, and 
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --slow
 
 browser: $(VENV)/.dev  ## the dashboard in a real Chromium: every page, both themes, a phone, under a prefix, for who cannot see
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --long --postgres 18 tests/browser
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(BROWSERS) --dist worksteal --long --postgres 18 tests/browser
 
 matrix: $(VENV)/.dev  ## what make test leaves out: long tests, and all on the oldest PostgreSQL of this machine as well
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --rest

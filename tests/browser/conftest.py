@@ -12,11 +12,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, Request, sync_playwright
+from tests.browser.past import settle_schedules, write_past
 from tests.browser.pressing import Press, pressing
+from tests.browser.proxy import proxied
 from tests.web.servers import Server
 
 from rota import Rota
+from rota.dashboard.pages import PAGES
 from rota.testing import DatabaseServer, WorkerProcess, until_sync
 
 # as root there is no sandbox; the rest keeps it from calling home
@@ -100,21 +103,90 @@ class Shop:
 
 
 @contextlib.contextmanager
-def opened(rota_server: DatabaseServer, folder: Path, site: str = SHOP, *, worker: bool = True) -> Iterator[Shop]:
-    """A shop on a database of its own, until the block ends."""
+def opened(rota_server: DatabaseServer, folder: Path, *, past: bool = False) -> Iterator[Shop]:
+    """A shop on a database of its own, until the block ends; one with a past has done much before."""
     with contextlib.ExitStack() as stack:
         dsn = stack.enter_context(rota_server.database("rota"))
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(TABLES)
+        if past:
+            write_past(dsn)
         app = stack.enter_context(Rota(dsn))
         command = ("rota", "dashboard", "site_app:app", "--port", "PORT")
-        server = stack.enter_context(Server(folder, dsn, *command, site=site))
-        if worker:
-            stack.enter_context(
-                WorkerProcess(server.folder / "site_app.py", dsn=dsn, schema="rota")
-            ).wait_until_working()
+        server = stack.enter_context(Server(folder, dsn, *command, site=SHOP))
+        worker = WorkerProcess(server.folder / "site_app.py", dsn=dsn, schema="rota")
+        stack.enter_context(worker).wait_until_working()
         server.wait_until_ready()
         yield Shop(f"http://localhost:{server.port}/", app, dsn, server)
+
+
+@contextlib.contextmanager
+def served_to_others(shop: Shop) -> Iterator[Server]:
+    command = ("rota", "dashboard", "site_app:app", "--port", "PORT", "--auth", "ana:a-long-password")
+    with Server(shop.server.folder.parent, shop.dsn, *command, site=SHOP) as server:
+        yield server.wait_until_ready()
+
+
+@dataclass
+class Busy:
+    """A shop with a past, in the middle of a day, and where to look at it."""
+
+    shop: Shop
+    running: int
+    dead: int
+    proxied: str
+
+    def addresses(self) -> dict[str, list[str]]:
+        """Of every page there is; those that need more than their path are told here."""
+        known = {
+            "job": [f"jobs/{self.running}", f"jobs/{self.dead}"],
+            "schedule": ["schedule?name=nightly_report"],
+            "projection": ["projection?name=newsletter", "projection?name=revenue"],
+            "about": ["about", "about?examine=1"],
+        }
+        return {page.name: known.get(page.name, [page.path.lstrip("/")]) for page in PAGES}
+
+
+@contextlib.contextmanager
+def busy_shop(rota_server: DatabaseServer, folder: Path) -> Iterator[Busy]:
+    with contextlib.ExitStack() as stack:
+        shop = stack.enter_context(opened(rota_server, folder, past=True))
+        settle_schedules(shop.dsn)
+        shop.app.queues.pause_sync("media", "the disk is being replaced", for_="45m", by="bob")
+        shop.app.queues.limit_sync("payments", running=4, rate="100/1m", by="ana")
+        shop.app.queues.weigh_sync("mail", 2, by="ana")
+        shop.app.schedules.pause_sync("stock_report", by="ana")
+        shop.sql("insert into public.suppliers values (4, false), (9, false), (12, true)")
+        orders = shop.app.event_log("orders")
+        for order, data in enumerate(({"sum": 40}, {"sum": 12}, {"total": 7}, {"sum": 3}), 10_441):
+            orders.append_sync(f"order-{order}", "Paid", data)
+        shop.app.queues.resume_sync("media", by="bob")
+        running = shop.running(shop.enqueue("import_catalog", '{"file": "catalog-3.csv", "rows": 2600}', "media"))
+        shop.app.queues.pause_sync("media", "the disk is being replaced", for_="45m", by="bob")
+        for n in range(5):
+            shop.enqueue("send_receipt", f'{{"order": {n}, "to": "customer-{n}@example.com"}}', "mail", later="3h")
+        for n in range(3):
+            shop.enqueue("import_catalog", f'{{"file": "catalog-{n}.csv", "rows": 120}}', "media")
+        projections = shop.app.projections
+        shop.until(
+            lambda: (
+                {("revenue", "stopped", 0), ("newsletter", "running", 4)}
+                <= {(each.name, each.state, each.parked) for each in projections.list_sync()}
+            ),
+            "the projections have done what they can",
+        )
+        shop.until(lambda: [each.parked for each in shop.app.pollers.list_sync()] == [2], "two suppliers are parked")
+        shop.until(lambda: len(shop.app.jobs.logs_sync(running)) >= 5, "it has logged")
+        shop.until(lambda: all(each.holder for each in shop.app.leaders.list_sync()), "all is led")
+        dead = shop.sql("select max(id) from rota.dead")[0][0]
+        behind = stack.enter_context(served_to_others(shop))
+        yield Busy(shop, running, dead, stack.enter_context(proxied(behind.port)))
+
+
+@pytest.fixture(scope="module")
+def busy(rota_server: DatabaseServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
+    with busy_shop(rota_server, tmp_path_factory.mktemp("shop")) as busy:
+        yield busy
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +194,13 @@ def shop(rota_server: DatabaseServer, tmp_path_factory: pytest.TempPathFactory) 
     """One for all tests of a module: each takes away what it put there, or leaves what disturbs nobody."""
     with opened(rota_server, tmp_path_factory.mktemp("shop")) as shop:
         yield shop
+
+
+@pytest.fixture(scope="module")
+def shop_with_credentials(shop: Shop) -> Iterator[Shop]:
+    """The same shop as one sees it from elsewhere: who comes has a password, as behind a proxy."""
+    with served_to_others(shop) as server:
+        yield Shop(f"http://localhost:{server.port}/", shop.app, shop.dsn, server)
 
 
 @pytest.fixture
@@ -158,6 +237,7 @@ def tab(browser: Browser) -> Iterator[Callable[..., Page]]:
                 else None
             ),
         )
+        page.on("requestfailed", lambda asked: said.append(_told(asked)) if _is_failure(asked) else None)
         page.on("dialog", _confirm)
         return page
 
@@ -173,6 +253,15 @@ _REFUSALS = (409, 422)
 def _tells_of_refusal(text: str) -> bool:
     """What a browser says of a page that came with such a status."""
     return any(f"the server responded with a status of {status}" in text for status in _REFUSALS)
+
+
+def _is_failure(request: Request) -> bool:
+    # a page that is left ends what it asked for
+    return request.failure != "net::ERR_ABORTED"
+
+
+def _told(request: Request) -> str:
+    return f"{request.failure} {request.url}"
 
 
 def _confirm(dialog: Dialog) -> None:

@@ -9,7 +9,7 @@ it was done, and that it is on record under the name of who did it:
         page.goto(f"{shop.url}queues")
         press(page.get_by_role("button", name="Resume"), "queues.resume", on_record="queue.resume")
 
-What it names and did not press fails it. `test_every_action.py` asks of all tests here that each action is pressed by one.
+What it names and did not press fails it. `test_none_forgotten.py` asks of all tests here that each action is pressed by one.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from typing import Any
 import rota
 from rota import Park, Retry, Rota, Stop
 
-app = Rota()
+app = Rota(job_logs="info")
 log = logging.getLogger("shop")
+log.setLevel(logging.INFO)
 
 
 class CardDeclined(Exception):
@@ -48,9 +49,32 @@ def weigh(seconds: float) -> None:
     time.sleep(seconds)
 
 
+@app.task(queue="media")
+async def import_catalog(file: str, rows: int) -> None:
+    """Is in the middle of it, for as long as one looks."""
+    job = rota.current_job()
+    log.info("reading %s: %s rows", file, rows)
+    for place, what in enumerate(("books", "lamps", "chairs"), 1):
+        await job.progress(place * 0.2, f"{what} are in")
+        log.info("%s are in: %s rows", what, rows * place // 5)
+    log.warning("row %s has no price: left out", rows // 2)
+    await asyncio.Event().wait()
+
+
 @app.every("1h")
 @app.task
 async def tidy_carts() -> None: ...
+
+
+@app.cron("0 2 * * *", tz="Europe/Berlin")
+@app.task(queue="reports")
+async def nightly_report(day: str = "yesterday") -> str:
+    return f"report of {day}"
+
+
+@app.cron("30 7 * * mon-fri", tz="America/New_York")
+@app.task(queue="reports")
+async def stock_report() -> None: ...
 
 
 @app.singleton("stock-indexer")
@@ -65,6 +89,11 @@ async def stock_indexer(term: rota.Term) -> None:
 async def ask_supplier(supplier: dict[str, Any]) -> None:
     if supplier["answers"] is False:
         raise ConnectionError(f"supplier {supplier['id']} does not answer")
+
+
+@app.singleton("price-feed")
+async def price_feed(term: rota.Term) -> None:
+    await asyncio.Event().wait()
 
 
 orders = app.event_log("orders")

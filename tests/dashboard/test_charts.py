@@ -92,7 +92,7 @@ def test_bars_stack_each_outcome_and_the_table_has_the_numbers() -> None:
         ["2030-01-31 12:01:00", "deploy of 1.2"],
     ]
     heights = [float(each.attrib["height"]) for each in tree(drawn).iter("rect")]
-    assert heights[0] == pytest.approx(142)
+    assert heights[0] == pytest.approx(162)
 
 
 def test_a_mark_outside_is_not_drawn() -> None:
@@ -131,7 +131,7 @@ def test_what_waits_is_thin_what_is_planned_an_outline_and_what_failed_crossed()
 def test_a_span_without_an_end_goes_on_until_now() -> None:
     lane = Lane("one", [Span(NOON, None, "run", "runs")])
 
-    drawn = lanes("x", [lane], start=NOON, end=NOON + 2 * MINUTE, now=NOON + MINUTE, width=354, names=150)
+    drawn = lanes("x", [lane], start=NOON, end=NOON + 2 * MINUTE, now=NOON + MINUTE, width=366, names=150)
 
     (rect,) = tree(drawn).iter("rect")
     assert (rect.attrib["x"], rect.attrib["width"]) == ("150", "100")
@@ -216,7 +216,7 @@ def test_a_line_goes_from_nought_to_its_highest_and_its_table_tells_each_point()
 
     path = tree(drawn).find(".//path[@class='line']")
     assert path is not None
-    assert path.get("d") == "M44 102L716 20.4"  # eight of ten, and the rest is the axis
+    assert path.get("d") == "M44 102L984 20.4"  # eight of ten, and the rest is the axis
     assert "8 events now, 8 at most" in drawn
     assert rows(drawn) == [["2030-01-31 12:00:00", "0", "0 s"], ["2030-01-31 12:01:00", "8", "9 s"]]
 
@@ -225,9 +225,9 @@ def test_a_line_of_nothing_says_so() -> None:
     assert "Nothing yet" in line("Waited", [], unit="events")
 
 
-@pytest.mark.parametrize(("done", "width"), [(0.0, "0"), (0.25, "136"), (1.0, "544"), (1.7, "544"), (-1.0, "0")])
+@pytest.mark.parametrize(("done", "width"), [(0.0, "0"), (0.25, "206"), (1.0, "824"), (1.7, "824"), (-1.0, "0")])
 def test_a_track_is_filled_as_far_as_it_has_come(done: float, width: str) -> None:
     drawn = tracks("How far", [Track("build 1", done, "some", "running")])
 
     outline, filled = tree(drawn).iterfind(".//rect")
-    assert (outline.get("width"), filled.get("width")) == ("544", width)
+    assert (outline.get("width"), filled.get("width")) == ("824", width)

@@ -229,7 +229,7 @@ async def test_facets_count_what_fits_and_narrow_it(rota_app: TestRota) -> None:
     narrowed = (await visitor.get("jobs?queue=mail")).text
 
     assert "4 jobs fit." in everything
-    assert '<a href="jobs?queue=mail">mail</a> 3' in everything
+    assert '<a href="jobs?queue=mail">mail <span>3</span></a>' in everything
     assert "3 jobs fit." in narrowed
     assert '<a href="jobs?state=cancelled&amp;queue=mail">' in narrowed or "queue=mail&amp;state=cancelled" in narrowed
 

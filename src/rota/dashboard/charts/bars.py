@@ -13,7 +13,7 @@ from rota.dashboard.charts.svg import element, figure, number, picture
 
 __all__ = ["Bar", "Mark", "bars"]
 
-_LEFT, _BOTTOM = 44.0, 18.0
+_LEFT, _RIGHT, _BOTTOM = 44.0, 16.0, 18.0
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ def bars(
     step: timedelta,
     *,
     marks: Sequence[Mark] = (),
-    width: float = 720,
-    height: float = 160,
+    width: float = 1000,
+    height: float = 180,
 ) -> Markup:
     """Stacked bars, the outcomes in the order in which they first appear; one that failed is hatched as well as coloured."""
     outcomes = list(dict.fromkeys(outcome for bar in data for outcome in bar.amounts))
@@ -52,7 +52,7 @@ def bars(
             width, height, f"{title}: nothing to show", element("text", "Nothing yet", x=width / 2, y=height / 2)
         )
         return figure(title, drawing, ["time", "amount"], [])
-    axis = TimeAxis(data[0].at, data[-1].at + step, _LEFT, width - _LEFT)
+    axis = TimeAxis(data[0].at, data[-1].at + step, _LEFT, width - _LEFT - _RIGHT)
     broad = max(1.0, axis.width / len(data) - 1)
     stacks = [_stack(bar, axis.x(bar.at), broad, deep, top, outcomes) for bar in data]
     label = f"{title}: {_total(data, outcomes)} from {_utc(data[0].at)} to {_utc(data[-1].at + step)}"
@@ -67,7 +67,7 @@ def bars(
     )
     rows = [[_utc(bar.at), *(number(float(bar.amounts.get(each, 0))) for each in outcomes)] for bar in data]
     rows += [[_utc(mark.at), mark.label] for mark in marks]
-    return figure(title, Markup("").join((_legend(outcomes), drawing)), ["time (UTC)", *outcomes], rows)
+    return figure(title, drawing, ["time (UTC)", *outcomes], rows, before=_legend(outcomes))
 
 
 def _stack(bar: Bar, x: float, broad: float, deep: float, top: float, outcomes: Sequence[str]) -> Markup:
@@ -116,7 +116,7 @@ def _levels(top: float, deep: float, width: float) -> Markup:
             element("line", x1=_LEFT, x2=width, y1=y, y2=y, class_="grid"),
             element("text", number(value), x=_LEFT - 6, y=y + 4),
         )
-        for value, y in ((top, 0.5), (top / 2, deep / 2))
+        for value, y in ((top, 0.5), (top / 2, deep / 2), (0.0, deep))
     ]
     return element("g", *lines, class_="levels", aria_hidden="true")
 

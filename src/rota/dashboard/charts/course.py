@@ -27,7 +27,7 @@ class Point:
 
 
 def line(
-    title: str, data: Sequence[Point], *, unit: str, also: str = "", width: float = 720, height: float = 120
+    title: str, data: Sequence[Point], *, unit: str, also: str = "", width: float = 1000, height: float = 120
 ) -> Markup:
     """From nought to the highest; the last is marked."""
     columns = ["time (UTC)", unit, *([also] if also else [])]
@@ -35,7 +35,7 @@ def line(
     if not data:
         nothing = element("text", "Nothing yet", x=width / 2, y=height / 2)
         return figure(title, picture(width, height, f"{title}: nothing to show", nothing), columns, rows)
-    axis = TimeAxis(data[0].at, data[-1].at, _LEFT, width - _LEFT - 4)
+    axis = TimeAxis(data[0].at, data[-1].at, _LEFT, width - _LEFT - 16)
     deep, top = height - _BOTTOM, nice_ceiling(max(each.amount for each in data))
     places = [(axis.x(each.at), deep - deep * each.amount / top) for each in data]
     levels = [
@@ -68,7 +68,7 @@ class Track:
     kind: str
 
 
-def tracks(title: str, data: Sequence[Track], *, width: float = 720) -> Markup:
+def tracks(title: str, data: Sequence[Track], *, width: float = 1000) -> Markup:
     """A row for each: what is done is filled, what is to come is an outline."""
     long = width - _NAMES - 6
     height = _ROW * max(1, len(data)) + 4

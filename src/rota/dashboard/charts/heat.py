@@ -13,7 +13,7 @@ from rota.dashboard.charts.svg import element, figure, number, picture
 
 __all__ = ["Cell", "heat"]
 
-_NAMES, _ROW, _BOTTOM = 180.0, 18.0, 18.0
+_NAMES, _ROW, _RIGHT, _BOTTOM = 180.0, 20.0, 16.0, 18.0
 _LEVELS = 5
 
 
@@ -28,12 +28,12 @@ class Cell:
 
 
 def heat(
-    title: str, names: Sequence[str], steps: Sequence[datetime], cells: Sequence[Cell], *, width: float = 720
+    title: str, names: Sequence[str], steps: Sequence[datetime], cells: Sequence[Cell], *, width: float = 1000
 ) -> Markup:
     """A row per name, a column per step; five levels, of which the number is also told by the size of the mark in the cell."""
     top = max((cell.amount for cell in cells), default=0.0)
     height = _ROW * max(1, len(names)) + _BOTTOM
-    broad = (width - _NAMES) / max(1, len(steps))
+    broad = (width - _NAMES - _RIGHT) / max(1, len(steps))
     columns = {at: place for place, at in enumerate(steps)}
     places = {name: place for place, name in enumerate(names)}
     drawn = [
@@ -42,12 +42,16 @@ def heat(
         if cell.amount > 0 and cell.at in columns and cell.name in places
     ]
     labels = [
-        element("text", escape(name if len(name) <= 26 else f"{name[:25]}…"), x=_NAMES - 6, y=place * _ROW + 13)
+        element("text", escape(name if len(name) <= 26 else f"{name[:25]}…"), x=_NAMES - 6, y=place * _ROW + 14)
         for name, place in places.items()
     ]
     axis: list[Markup] = []
     if len(steps) > 1:
-        axis = [TimeAxis(steps[0], steps[-1], _NAMES + broad / 2, width - _NAMES - broad).labels(height - 4, most=6)]
+        axis = [
+            TimeAxis(steps[0], steps[-1], _NAMES + broad / 2, width - _NAMES - _RIGHT - broad).labels(
+                height - 4, most=6
+            )
+        ]
     drawing = picture(
         width,
         height,

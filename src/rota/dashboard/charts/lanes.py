@@ -41,14 +41,14 @@ def lanes(
     start: datetime,
     end: datetime,
     now: datetime | None = None,
-    width: float = 720,
-    names: float = 150,
+    width: float = 1000,
+    names: float = 190,
 ) -> Markup:
     """A row per lane from start to end, with a line where it is now. What is planned is drawn as an outline; what waits is thin."""
     if end <= start:
         end = start + timedelta(seconds=1)
     height = _ROW * max(1, len(data)) + _BOTTOM
-    axis = TimeAxis(start, end, names, width - names - 4)
+    axis = TimeAxis(start, end, names, width - names - 16)
     rows = [_lane(lane, place * _ROW, axis, names, now or end) for place, lane in enumerate(data)]
     line: list[Markup] = []
     if now is not None and axis.holds(now):
@@ -66,7 +66,7 @@ def lanes(
 
 
 def _lane(lane: Lane, y: float, axis: TimeAxis, names: float, now: datetime) -> Markup:
-    text = element("text", escape(lane.name if len(lane.name) <= 22 else f"{lane.name[:21]}…"), x=names - 6, y=y + 16)
+    text = element("text", escape(lane.name if len(lane.name) <= 28 else f"{lane.name[:27]}…"), x=names - 6, y=y + 16)
     named = text if lane.href is None else element("a", text, href=lane.href, aria_label=lane.name)
     spans = [_span(span, y, axis, now) for span in lane.spans if _is_seen(span, axis, now)]
     return element("g", element("g", element("title", escape(lane.name)), named, class_="names"), *spans)

@@ -13,7 +13,7 @@ from rota.dashboard.charts.svg import element, figure, number, picture, runs
 
 __all__ = ["Quantiles", "band", "spark"]
 
-_LEFT, _BOTTOM = 44.0, 18.0
+_LEFT, _RIGHT, _BOTTOM = 44.0, 16.0, 18.0
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Quantiles:
     p99: float | None
 
 
-def band(title: str, data: Sequence[Quantiles], *, width: float = 720, height: float = 140) -> Markup:
+def band(title: str, data: Sequence[Quantiles], *, width: float = 1000, height: float = 150) -> Markup:
     """From p50 to p99 as an area, with p95 as a line in it. A gap is where nothing was measured."""
     columns = ["time (UTC)", "p50 s", "p95 s", "p99 s"]
     rows = [[_utc(each.at), *(_seconds(value) for value in (each.p50, each.p95, each.p99))] for each in data]
@@ -34,7 +34,7 @@ def band(title: str, data: Sequence[Quantiles], *, width: float = 720, height: f
     if not measured:
         nothing = element("text", "Nothing yet", x=width / 2, y=height / 2)
         return figure(title, picture(width, height, f"{title}: nothing to show", nothing), columns, rows)
-    axis = TimeAxis(data[0].at, data[-1].at, _LEFT, width - _LEFT - 4)
+    axis = TimeAxis(data[0].at, data[-1].at, _LEFT, width - _LEFT - _RIGHT)
     deep, top = height - _BOTTOM, nice_ceiling(max(each.p99 or 0.0 for each in measured))
 
     def place(at: datetime, value: float) -> str:
@@ -69,7 +69,9 @@ def band(title: str, data: Sequence[Quantiles], *, width: float = 720, height: f
     return figure(title, drawing, columns, rows)
 
 
-def spark(label: str, values: Sequence[float | None], *, width: float = 120, height: float = 24) -> Markup:
+def spark(
+    label: str, values: Sequence[float | None], *, width: float = 120, height: float = 24, stretches: bool = False
+) -> Markup:
     """A line without axes, from nought to its highest; the last value is marked. The numbers beside it say the rest."""
     top = max((value for value in values if value is not None), default=0.0) or 1.0
     step = width / max(1, len(values) - 1)
@@ -82,10 +84,18 @@ def spark(label: str, values: Sequence[float | None], *, width: float = 120, hei
         for run in runs(values)
         if len(run) > 1
     ]
-    if values and values[-1] is not None:
+    if values and values[-1] is not None and not stretches:  # which would make an egg of it
         x, y = place(len(values) - 1)
         parts.append(element("circle", cx=x, cy=y, r=2, class_="dot"))
-    return picture(width, height, label, element("title", escape(label)), *parts, class_="spark")
+    return picture(
+        width,
+        height,
+        label,
+        element("title", escape(label)),
+        *parts,
+        class_="spark wide" if stretches else "spark",
+        stretches=stretches,
+    )
 
 
 def _seconds(value: float | None) -> str:

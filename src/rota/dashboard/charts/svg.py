@@ -11,6 +11,9 @@ from markupsafe import Markup, escape
 __all__ = ["element", "figure", "number", "picture", "runs"]
 
 
+_NOTHING = Markup("")
+
+
 def element(name: str, *children: Markup | str, **attributes: Any) -> Markup:
     """`class_` and `aria_label` stand for what Python or an underscore cannot say; None leaves an attribute out."""
     written = "".join(
@@ -27,16 +30,24 @@ def number(value: Any) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-def picture(width: float, height: float, label: str, *children: Markup, class_: str = "chart") -> Markup:
+def picture(
+    width: float, height: float, label: str, *children: Markup, class_: str = "chart", stretches: bool = False
+) -> Markup:
     """The drawing itself; what it shows is said by its label, and in full by the table."""
     # what is inside an image cannot be reached by who does not see it
     role = "group" if any("<a " in child for child in children) else "img"
-    box = f"0 0 {number(width)} {number(height)}"
-    return element("svg", *children, viewBox=box, class_=class_, role=role, aria_label=label)
+    above = 0 if class_ != "chart" else 8  # half of what is written beside the highest line
+    box = f"0 {-above} {number(width)} {number(height + above)}"
+    aspect = "none" if stretches else None
+    return element(
+        "svg", *children, viewBox=box, preserveAspectRatio=aspect, class_=class_, role=role, aria_label=label
+    )
 
 
-def figure(title: str, drawing: Markup, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Markup:
-    """A picture with its name and the table behind it."""
+def figure(
+    title: str, drawing: Markup, columns: Sequence[str], rows: Sequence[Sequence[Any]], before: Markup = _NOTHING
+) -> Markup:
+    """A picture with its name and the table behind it; `before` stands between name and picture, such as what the colours mean."""
     head = element("tr", *(element("th", escape(column), scope="col") for column in columns))
     body = [element("tr", *(element("td", escape("" if cell is None else cell)) for cell in row)) for row in rows]
     table = element("table", element("thead", head), element("tbody", *body))
@@ -47,7 +58,9 @@ def figure(title: str, drawing: Markup, columns: Sequence[str], rows: Sequence[S
         class_="data",
     )
     caption = element("figcaption", escape(title))
-    return element("figure", caption, drawing, hidden)
+    # it scrolls where it has no room, and whoever has only keys must be able to do that
+    box = element("div", drawing, class_="picture", tabindex="0", role="region", aria_label=title)
+    return element("figure", caption, before, box, hidden)
 
 
 def runs(values: Sequence[float | None]) -> list[list[int]]:

@@ -102,6 +102,10 @@ PAGE = Page(
     "/",
     "Now",
     "now.html",
-    (Region("now", "now_state.html", _now), Region("pictures", "now_pictures.html", read_pictures)),
+    (
+        Region("now", "now_state.html", _now),
+        Region("pictures", "now_pictures.html", read_pictures),
+        Region("rest", "now_rest.html", _now),
+    ),
     params=("span",),
 )

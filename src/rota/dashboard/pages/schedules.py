@@ -68,7 +68,7 @@ def drawn(told: Timeline, look: Look) -> Markup:
 
 
 def _load(told: Timeline) -> Markup:
-    return spark("Runs that begin in each quarter of an hour", told.load, width=720)
+    return spark("Runs that begin in each quarter of an hour", told.load, width=1000, stretches=True)
 
 
 async def _one(look: Look) -> dict[str, Any]:

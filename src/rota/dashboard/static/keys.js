@@ -1,4 +1,5 @@
-// Keys: / to search, g and a letter to go somewhere, j and k through a list, Enter to open, p to pause, ? for help.
+// Keys: / to search, g and a letter to go somewhere, j and k through a list, Enter to open, r to read anew, p to pause, t for the
+// theme, ? for help.
 
 export function keys() {
   let going = 0;
@@ -17,7 +18,7 @@ export function keys() {
       }
       return;
     }
-    const known = { "/": search, g: () => (going = event.timeStamp), j: () => choose(1), k: () => choose(-1), Enter: open, p: pause, "?": help };
+    const known = { "/": search, g: () => (going = event.timeStamp), j: () => choose(1), k: () => choose(-1), Enter: open, r: refresh, p: pause, t: theme, "?": help };
     if (known[event.key] && known[event.key](event) !== false) event.preventDefault();
   });
 }
@@ -51,6 +52,16 @@ function pause() {
   const button = document.getElementById("pause");
   if (button.hidden) return false;
   button.click();
+}
+
+function theme() {
+  document.getElementById("theme").click();
+}
+
+// a page that does not change by itself is loaded anew
+function refresh() {
+  if (document.body.dataset.live) document.dispatchEvent(new CustomEvent("rota:refresh"));
+  else location.reload();
 }
 
 function help() {

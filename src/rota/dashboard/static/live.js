@@ -5,6 +5,8 @@ import { showTimes } from "./times.js";
 
 const POLL = 5000;
 const LONGEST_PAUSE = 30000;
+const POLLS = 12; // then a stream is tried again
+const PATIENCE = 4000; // a stream says something at once; one that does not is held back by a proxy
 
 export class Live {
   constructor(button) {
@@ -12,9 +14,12 @@ export class Live {
     this.paused = sessionStorage.getItem("rota-paused") === "1";
     this.source = null;
     this.failures = 0;
+    this.polls = 0;
     this.timer = 0;
+    this.turn = 0; // what was begun in an earlier one has ended with it
     button.hidden = false;
     button.addEventListener("click", () => this.pause(!this.paused));
+    document.addEventListener("rota:refresh", () => this.refresh(null, true));
     document.addEventListener("visibilitychange", () => this.settle());
     addEventListener("pagehide", () => this.stop());
     addEventListener("pageshow", () => this.settle());
@@ -37,10 +42,16 @@ export class Live {
   }
 
   stop() {
+    this.turn += 1;
     this.source?.close();
     this.source = null;
     clearTimeout(this.timer);
     this.timer = 0;
+  }
+
+  after(milliseconds, what) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(what, milliseconds);
   }
 
   open() {
@@ -50,8 +61,14 @@ export class Live {
     url.searchParams.set("_live", "1");
     url.hash = "";
     const source = (this.source = new EventSource(url));
+    this.after(PATIENCE, () => {
+      this.stop();
+      this.poll();
+    });
     source.onmessage = (event) => {
       this.failures = 0;
+      clearTimeout(this.timer);
+      this.timer = 0;
       document.documentElement.dataset.live = "stream";
       this.refresh(JSON.parse(event.data));
     };
@@ -61,27 +78,30 @@ export class Live {
       this.source = null;
       this.failures += 1;
       const pause = Math.min(1000 * 2 ** this.failures, LONGEST_PAUSE);
-      if (this.failures > 2) return this.poll();
-      this.timer = setTimeout(() => this.open(), pause);
+      if (this.failures > 2) this.poll();
+      else this.after(pause, () => this.open());
     };
   }
 
   // Where streams do not come through: a proxy may hold them back.
   async poll() {
     document.documentElement.dataset.live = "poll";
+    this.polls = (this.polls + 1) % POLLS;
+    const turn = this.turn;
+    const next = () => (this.polls ? this.poll() : this.open());
+    this.after(POLL, next);
     await this.refresh(null);
-    if (this.paused || document.hidden) return;
-    this.timer = setTimeout(() => this.poll(), POLL);
+    if (turn === this.turn) this.after(POLL, next);
   }
 
-  async refresh(digests) {
+  async refresh(digests, asked = false) {
     const changed = [...document.querySelectorAll("[data-region]")].filter(
       (region) => digests === null || (digests[region.dataset.region] && digests[region.dataset.region] !== region.dataset.digest),
     );
-    await Promise.all(changed.map((region) => this.fetch(region)));
+    await Promise.all(changed.map((region) => this.fetch(region, asked)));
   }
 
-  async fetch(region) {
+  async fetch(region, asked) {
     const url = new URL(location.href);
     url.searchParams.set("_fragment", region.dataset.region);
     url.hash = "";
@@ -90,7 +110,7 @@ export class Live {
       if (!answer.ok) return;
       const html = await answer.text();
       const digest = answer.headers.get("x-rota-digest");
-      if (this.paused || digest === region.dataset.digest) return;
+      if ((this.paused && !asked) || digest === region.dataset.digest) return;
       region.dataset.digest = digest;
       morph(region, html);
       showTimes(region);

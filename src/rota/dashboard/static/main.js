@@ -3,6 +3,7 @@
 import { Live } from "./live.js";
 import { showTimes, zoneSwitch } from "./times.js";
 import { keys } from "./keys.js";
+import { copies } from "./copy.js";
 
 const root = document.documentElement;
 
@@ -34,6 +35,9 @@ function confirmations() {
 zoneSwitch(document.getElementById("zone"));
 themeSwitch(document.getElementById("theme"));
 if (document.body.dataset.live) new Live(document.getElementById("pause"));
+// on a phone the menu is wider than the page
+document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 keys();
 confirmations();
+copies();
 showTimes();

@@ -1,6 +1,9 @@
-// Points in time, in UTC or in the zone of whoever looks; and how long ago that is, for who points at one.
+// Points in time, as whoever looks wants them: how long ago, in UTC, or in their own zone; and the other way for who points at one.
 
 const root = document.documentElement;
+const WAYS = ["ago", "utc", "local"];
+const NAMES = { ago: "Time ago", utc: "UTC", local: "Local time" };
+const WORDS = { ago: "as time ago", utc: "in UTC", local: "in local time" };
 
 const two = (number) => String(number).padStart(2, "0");
 
@@ -21,16 +24,18 @@ function ago(at) {
 }
 
 export function showTimes(within = document) {
-  const local = root.dataset.zone === "local";
+  const way = root.dataset.zone;
   for (const each of within.querySelectorAll("time[datetime]")) {
     const at = new Date(each.dateTime);
-    const text = written(at, local);
+    const whole = written(at, way === "local");
+    // among facts and in lists there is room for both
+    const text = way !== "ago" ? whole : each.closest("dd, ol") ? `${whole}, ${ago(at)}` : ago(at);
     if (each.textContent !== text) each.textContent = text;
-    each.title = ago(at);
+    each.title = way === "ago" ? whole : ago(at);
   }
   for (const each of within.querySelectorAll("svg text[data-time]")) {
     const at = new Date(each.dataset.time);
-    const whole = written(at, local);
+    const whole = written(at, way === "local");
     const span = Number(each.dataset.span);
     each.textContent = span <= 600 ? whole.slice(11, 19) : span <= 172800 ? whole.slice(11, 16) : whole.slice(5, 10);
   }
@@ -38,15 +43,17 @@ export function showTimes(within = document) {
 
 export function zoneSwitch(button) {
   const show = () => {
-    button.textContent = root.dataset.zone === "local" ? "Local time" : "UTC";
-    button.setAttribute("aria-label", `Times are in ${root.dataset.zone === "local" ? "local time" : "UTC"}. Switch`);
+    button.textContent = NAMES[root.dataset.zone];
+    button.setAttribute("aria-label", `${NAMES[root.dataset.zone]}. Times are ${WORDS[root.dataset.zone]}. Switch`);
     showTimes();
   };
   button.hidden = false;
   button.addEventListener("click", () => {
-    root.dataset.zone = root.dataset.zone === "local" ? "utc" : "local";
+    root.dataset.zone = WAYS[(WAYS.indexOf(root.dataset.zone) + 1) % WAYS.length];
     document.cookie = `rota_zone=${root.dataset.zone}; path=/; max-age=31536000; samesite=lax`;
     show();
   });
+  // what is ten seconds ago is soon a minute ago, also while nothing changes
+  setInterval(() => document.hidden || showTimes(), 5000);
   show();
 }
