@@ -46,7 +46,8 @@ from rota.leases.leaders import Leaders
 from rota.leases.leadership import Leadership
 from rota.leases.lock import Lock
 from rota.leases.marks import Mark
-from rota.leases.members import MemberView
+from rota.leases.member_view import MemberView
+from rota.leases.steer import Members
 from rota.leases.trust import LeaseSettings
 from rota.on_event import OnEvent
 from rota.pollers.check import PollerCheck
@@ -79,6 +80,7 @@ VARIABLES = {
     "ROTA_LEASE": "How long a silent process is believed to be alive, such as `15s`. At least 1.5 seconds. Default: 15 seconds.",
     "ROTA_SCHEDULE_POLL": "How often the scheduler looks although nothing told it to, such as `30s`: what a lost message may cost. "
     "From 0.1 seconds to an hour. Default: 5 seconds.",
+    "ROTA_RELEASE": "What you call this version of your code, such as a tag or a commit: it marks deploys.",
     "ROTA_JOB_LOGS": "From which level on what bodies log is kept with their jobs: `debug`, `info`, `warning`, `error`, `critical`, a "
     "number, or `off`. Default: `warning`.",
     "ROTA_DRAIN_WINDOW": "How long a web process serves requests after a signal, such as `5s`. Default: 5 seconds.",
@@ -171,13 +173,15 @@ OBJECTS: dict[str, tuple[str, Any]] = {
     "leader_lane": ("What `app.leaders.lanes()` lists", LeaderLane),
     "facts": ("`app.facts`: hear what happens", facts.Facts),
     "using": ("What `task.using(...)` returns", BoundTask),
-    "members": ("What `app.members()` lists", MemberView),
+    "members": ("`app.members`: which processes there are, and having one rest or end", Members),
+    "member": ("What `app.members()` lists", MemberView),
 }
 
 SAMPLES: dict[str, Any] = {
     "abandoned": 0,
     "added": ("nightly-report",),
     "attempt": 1,
+    "by": "ana",
     "changed": (),
     "concurrency": 20,
     "created": 3,
@@ -232,6 +236,7 @@ SAMPLES: dict[str, Any] = {
     "tasks": ("send_welcome",),
     "token": 1,
     "version": 1,
+    "wish": "quiet",
 }
 
 

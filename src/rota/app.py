@@ -13,6 +13,7 @@ from rota.clock import Duration
 from rota.errors import ConfigurationError
 from rota.events.logs import EventLogs
 from rota.facts import Facts
+from rota.figures import Figures
 from rota.jobs.batches import Batches
 from rota.jobs.chains import Plan
 from rota.jobs.codec import Codec, check_codec
@@ -29,15 +30,17 @@ from rota.jobs.queues import Queues
 from rota.jobs.retention import Retention, read_retention
 from rota.jobs.tracing import Tracing
 from rota.jobs.trends import Trends
+from rota.leases.condition import Condition
 from rota.leases.connect import control_on
 from rota.leases.control import Control, Reactions
 from rota.leases.leaders import Leaders
 from rota.leases.leadership import Leadership, check_leader_name
 from rota.leases.leads import Leads
 from rota.leases.lock import Lock
-from rota.leases.members import MemberView, list_members
+from rota.leases.member_view import MemberView
 from rota.leases.membership import Membership
 from rota.leases.singletons import OnHeld, Singleton
+from rota.leases.steer import Members
 from rota.leases.term import Term
 from rota.on_event import OnEvent
 from rota.pollers.by_hand import ByHand
@@ -81,6 +84,7 @@ class Rota:
     payloads unreadable to others, or keeps them elsewhere. `retention` says how long settled jobs are kept, by class.
     `schedule_poll` (or ROTA_SCHEDULE_POLL) is how often the scheduler looks although nothing told it to, 5 seconds unless said.
     `job_logs` (or ROTA_JOB_LOGS) is the level from which on what bodies log is kept with their jobs, or "off"; warnings unless said.
+    `release` (or ROTA_RELEASE) is what you call this version of your code, such as a tag or a commit: it marks deploys.
 
     Connections are opened at first use; `async with app:` or `with app:` bounds their life, `close` ends it.
     """
@@ -98,6 +102,7 @@ class Rota:
         retention: Mapping[str, Retention | Duration] | None = None,
         schedule_poll: Duration | None = None,
         job_logs: Level | None = None,
+        release: str | None = None,
     ) -> None:
         settings = read_settings(
             dsn,
@@ -106,6 +111,7 @@ class Rota:
             pool_size=pool_size,
             lease=lease,
             schedule_poll=schedule_poll,
+            release=release,
         )
         pools = () if pool is None else tuple(pool) if isinstance(pool, Sequence) else (pool,)
         self.facts = Facts()
@@ -130,6 +136,10 @@ class Rota:
         self.on_event = OnEvent(self).on_event
         #: by which whoever started this process finds its membership when it is dead
         self.mark: str | None = None
+        #: ends this process when someone asks it from outside to drain, given why; without it, its workers return as after stop()
+        self.exits: Callable[[str], object] | None = None
+        #: whether this process is there for requests too: then it never ends for that, and its workers rest instead
+        self.serves = False
         #: who traces what is enqueued and run, if anyone does: see rota.integrations.otel
         self.tracing: Tracing | None = None
         self._inline = 0
@@ -152,6 +162,7 @@ class Rota:
         self.emit = Emit(self.database, self.codec, lambda: self._inline > 0)
         self.emit_sync = EmitSync(self.database, self.codec, lambda: self._inline > 0)
         self.leaders = Leaders(self.database)
+        self.members = Members(self.database)
         self._intake = Intake(self.database, self.jobs, self.codec, lambda: self.tracing)
         self.batches = Batches(
             self.database,
@@ -176,7 +187,17 @@ class Rota:
 
     def _control(self, reactions: Reactions, work: Mapping[str, Any]) -> Control:
         lease, environment = self.settings.lease, self.settings.environment
-        return control_on(self.database, lease, reactions, work, environment=environment, facts=self.facts)
+        figures = Figures(self.facts, lambda: self.workings, self.pool_statistics)
+        return control_on(
+            self.database,
+            lease,
+            reactions,
+            work,
+            environment=environment,
+            facts=self.facts,
+            app_release=self.settings.release,
+            condition=Condition(figures.look),
+        )
 
     def use(self, *, dsn: str | None = None, schema: str | None = None) -> None:
         """Point the app at another database, before it is used: what the command line's --dsn and --schema do."""
@@ -189,6 +210,7 @@ class Rota:
                 pool_size=known.pool_size,
                 lease=known.lease.lease,
                 schedule_poll=known.schedule_poll,
+                release=known.release,
             ),
             self._pools if dsn is None else (),  # a pool of the user's leads to the database they had
         )
@@ -442,12 +464,9 @@ class Rota:
     def vitals_sync(self, *, deadline: Duration | None = None) -> Vitals:
         return self.database.run_steps_sync(look(read_vitals(self.settings.schema), deadline))
 
-    async def members(self, *, ended: bool = False) -> list[MemberView]:
-        """The processes that hold or may hold work; with `ended`, also those that are gone."""
-        return await self.database.run(list_members(ended=ended))
-
     def members_sync(self, *, ended: bool = False) -> list[MemberView]:
-        return self.database.run_sync(list_members(ended=ended))
+        """What `await app.members()` lists."""
+        return self.members.list_sync(ended=ended)
 
     def pool_statistics(self) -> dict[str, dict[str, int]]:
         """What psycopg's pools tell of themselves, by what they are for: the app, locks, fenced transactions, looking."""

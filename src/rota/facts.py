@@ -83,6 +83,7 @@ __all__ = [
     "StageStopped",
     "StandingBy",
     "TakeoverHindered",
+    "WishHeard",
     "WorkerStarted",
     "WorkerStopped",
 ]
@@ -150,6 +151,14 @@ class MemberLeft(Fact):
     """This process gave its lease back."""
 
     member: UUID
+
+
+class WishHeard(Fact):
+    """Someone wants this process to be `quiet` or to `drain`; or, if that is None, to go on as before."""
+
+    member: UUID
+    wish: str | None
+    by: str | None
 
 
 class MemberIdentityLost(Fact):

@@ -11,6 +11,7 @@ from rota.clock import Duration, duration
 from rota.errors import ConfigurationError
 from rota.leases.trust import LeaseSettings
 from rota.postgres.dsn import Dsn, dsn_from_environment
+from rota.postgres.names import check_name
 from rota.postgres.query import identifier
 
 __all__ = ["Settings", "read_settings"]
@@ -32,6 +33,8 @@ class Settings:
     lease: LeaseSettings
     #: between looks of the scheduler while messages arrive: what a lost one may cost; None for its own default
     schedule_poll: timedelta | None = None
+    #: what users call this version of their app
+    release: str | None = None
 
 
 def read_settings(
@@ -42,10 +45,11 @@ def read_settings(
     pool_size: int = 10,
     lease: Duration | None = None,
     schedule_poll: Duration | None = None,
+    release: str | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Settings:
     """Arguments beat the environment: ROTA_DATABASE_URL, DATABASE_URL, PG*, ROTA_SCHEMA, ROTA_ENVIRONMENT, ROTA_LEASE,
-    ROTA_SCHEDULE_POLL."""
+    ROTA_SCHEDULE_POLL, ROTA_RELEASE."""
     env = os.environ if variables is None else variables
     name = schema if schema is not None else env.get("ROTA_SCHEMA") or "rota"
     identifier(name)  # refused here, where the name was given, rather than at the first statement
@@ -66,6 +70,7 @@ def read_settings(
     poll = None if said is None else duration(said, "schedule_poll")
     if poll is not None and not _SHORTEST_POLL <= poll <= _LONGEST_POLL:
         raise ConfigurationError(f"schedule_poll cannot be {said!r}: it is from {_SHORTEST_POLL} to {_LONGEST_POLL}.")
+    called = release if release is not None else env.get("ROTA_RELEASE", "").strip() or None
     return Settings(
         dsn=Dsn(dsn, source="dsn") if dsn is not None else dsn_from_environment(env),
         schema=name,
@@ -73,4 +78,5 @@ def read_settings(
         pool_size=pool_size,
         lease=LeaseSettings.of(length),
         schedule_poll=poll,
+        release=None if called is None else check_name("release", called, 100),
     )

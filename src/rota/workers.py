@@ -15,6 +15,7 @@ from rota.jobs.package import Package
 from rota.jobs.retention import STANDARD, Retention, declare_retention
 from rota.jobs.tracing import Tracing
 from rota.jobs.worker import Worker, WorkerSettings
+from rota.leases.control import Reactions
 from rota.leases.leads import Leads
 from rota.leases.membership import Membership, for_each
 from rota.leases.singletons import Singleton, Singletons
@@ -51,6 +52,8 @@ class Home(Protocol):
     pollers: Pollers
     projections: Projections
     mark: str | None
+    exits: Callable[[str], object] | None
+    serves: bool
     tracing: Tracing | None
     _membership: Membership
     _leads: Leads
@@ -116,7 +119,12 @@ class Workers:
         )
         scheduling = Singleton(LEADERSHIP, scheduler.lead, when=scheduler.needed)
         led = (*app.singletons.values(), scheduling, *projecting.singletons())
-        reactions = (worker.reactions, polling.reactions, *([projecting.reactions] if projected else []))
+        reactions = (
+            worker.reactions,
+            polling.reactions,
+            Reactions(on_wish=lambda wish: working.wished(wish), at_ease=lambda: True),
+            *([projecting.reactions] if projected else []),
+        )
         shown = {
             "queues": queues if queues is None else list(queues),
             "concurrency": settings.concurrency,
@@ -127,6 +135,7 @@ class Workers:
             **({"projections": {each.name: each.version for each in projected}} if projected else {}),
             **({"projecting": projecting.connections} if projected else {}),
             **({"mark": app.mark} if app.mark else {}),
+            "drains": "quiet" if app.serves else "returns" if app.exits is None else "exits",
         }
         working = Working(
             app.facts,
@@ -140,6 +149,7 @@ class Workers:
             member=lambda: app._membership.joined(for_each((), reactions), shown),
             limits=lambda: run_apart(app.database.run, declare_limits(limits)),
             declared=lambda: app.declared.kept(schedules, app.database, app.codec, app.facts),
+            exits=app.exits,
         )
         self._workings.append(working)
         try:

@@ -10,6 +10,7 @@ it still held something would look dead to its peers. The resources are closed a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -17,9 +18,10 @@ from typing import Any, Literal
 
 from rota.clock import Duration
 from rota.errors import DatabaseUnavailable, ResourceUnavailable
-from rota.facts import DatabaseAwaited, Facts, ResourceAwaited
+from rota.facts import DatabaseAwaited, Facts, ResourceAwaited, WishHeard
 from rota.jobs.worker import Worker
 from rota.leases.control import Control
+from rota.leases.members import Wish
 from rota.leases.singletons import Singletons
 from rota.pollers.polling import Polling
 from rota.projections.projecting import Projecting
@@ -56,6 +58,7 @@ class Working:
         member: Callable[[], AbstractAsyncContextManager[Control]],
         limits: Callable[[], Awaitable[object]],
         declared: Callable[[], AbstractAsyncContextManager[None]],
+        exits: Callable[[str], object] | None,
     ) -> None:
         self._facts = facts
         self._worker = worker
@@ -68,19 +71,34 @@ class Working:
         self._member = member
         self._limits = limits
         self._declared = declared
+        self._exits = exits
+        self._loop = asyncio.get_running_loop()
         #: its membership, once it has joined
         self.control: Control | None = None
+        self._wish: Wish | None = None
 
     @property
-    def state(self) -> Literal["starting", "running", "stopping"]:
+    def state(self) -> Literal["starting", "running", "quiet", "stopping"]:
         if self._worker.stopping:
             return "stopping"
+        if self._worker.paused:
+            return "quiet"
         return "running" if self._worker.started else "starting"
 
     @property
     def finished(self) -> int:
         """How many jobs it has run to their end."""
         return self._worker.finished
+
+    @property
+    def slots(self) -> int:
+        """How many jobs it runs at once."""
+        return self._worker.slots
+
+    @property
+    def running(self) -> int:
+        """How many of its slots are taken."""
+        return self._worker.running
 
     @property
     def projections(self) -> dict[str, dict[str, Any]]:
@@ -97,6 +115,8 @@ class Working:
         with watched(self._facts):
             try:
                 control = await self._started(stages, patient=not drain)
+                if self._wish is not None:  # of who was asked while it started
+                    self._loop.call_soon(self._heed, self._wish)
                 await self._worker.run(control, (self._singletons, self._polling), drain=drain, grace=grace)
             finally:
                 await stages.stop()
@@ -107,6 +127,27 @@ class Working:
             return False
         self._worker.stop()
         return True
+
+    def wished(self, wish: Wish | None) -> None:
+        """Do what someone wants of this process, or what it did before. In the control thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has closed: all is over
+            self._loop.call_soon_threadsafe(self._heed, wish)
+
+    def _heed(self, wish: Wish | None) -> None:
+        if self.control is None or self._worker.stopping:
+            self._wish = wish  # it starts, and heeds it then
+            return
+        if wish is None and not self._worker.paused:
+            return
+        self._facts.emit(WishHeard(self.control.member, wish.what if wish else None, wish.by if wish else None))
+        if wish is None:
+            self._worker.resume()
+        elif wish.what == "quiet":
+            self._worker.pause()
+        elif self._exits is not None:
+            self._exits(f"drain, asked for by {wish.by}")
+        else:
+            self.stop()
 
     async def _started(self, stages: Stages, *, patient: bool) -> Control:
         reasons, pause = set[str](), _SHORTEST_PAUSE

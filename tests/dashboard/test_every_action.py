@@ -57,6 +57,9 @@ DEEDS: list[tuple[str, dict[str, str]]] = [
     ("schedules.skip", NIGHTLY),
     ("schedules.trigger", {**NIGHTLY, "args": '{"to": "ana"}'}),
     ("schedules.delete", {**NIGHTLY, TYPED: NIGHTLY["name"]}),
+    ("members.quiet", {"member": "elsewhere:7"}),
+    ("members.resume", {"member": "elsewhere:7"}),
+    ("members.drain", {"member": "elsewhere:7"}),
     ("leaders.resign", {"name": "reindex", "epoch": "{epoch}", "force": "on", TYPED: "reindex"}),
     ("pollers.pause", {"name": "fetch"}),
     ("pollers.resume", {"name": "fetch"}),
@@ -71,6 +74,12 @@ DEEDS: list[tuple[str, dict[str, str]]] = [
     ("projections.cancel_rebuild", {"name": "stock", TYPED: "stock"}),
     ("projections.forget", {**COUNTS, TYPED: "counts"}),
 ]
+
+# A process elsewhere that can be asked for something; it never answers.
+WORKER = """
+    insert into rota.members (id, name, host, pid, release, expires_at, work)
+    values (gen_random_uuid(), 'elsewhere:7', 'elsewhere', 7, 'any', now() + interval '1 day', '{"tasks": {}, "drains": "exits"}')
+"""
 
 # Where its forms stand; of an action on several pages, the first.
 PATHS = {
@@ -100,6 +109,8 @@ async def busy_world(app: TestRota, dsn: str) -> AsyncIterator[dict[str, str]]:
     other = await send.using(delay="1h").enqueue("eve")
     letters = await app.dead.list(task="fail")
     group = (await app.dead.groups()).groups[0].id
+    with psycopg.connect(dsn, autocommit=True) as db:
+        db.execute(WORKER)
     leads = asyncio.Event()
     leading = asyncio.create_task(lead(app, leads))
     await asyncio.wait_for(leads.wait(), 30)

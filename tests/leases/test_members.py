@@ -12,13 +12,13 @@ from tests.interleave import Sessions, Step, orders
 from rota.jobs.claim import claim
 from rota.jobs.lanes import Lane
 from rota.jobs.rescue import rescue
+from rota.leases.member_view import list_members
 from rota.leases.members import (
     Watched,
     attach_member,
     hold_lock,
     join_member,
     leave_member,
-    list_members,
     watch_members,
 )
 from rota.postgres.query import Query

@@ -214,7 +214,7 @@ MUTANTS = [
     Mutant(
         "a worker at ease whatever it holds",
         "jobs/worker.py",
-        "at_ease=lambda: self._consumer.idle and self._source.waits,",
+        "at_ease=lambda: self._consumer.idle and (self._source.waits or self._consumer.paused),",
         "at_ease=lambda: True,",
         EASE,
     ),

@@ -394,3 +394,34 @@ async def test_what_was_not_begun_is_handed_back_while_what_runs_has_its_time() 
 
     assert shelf.settled == [0]
     assert heard == [Drained(finished=1, handed_back=2, abandoned=0)]
+
+
+async def test_a_pause_begins_nothing_of_what_a_claim_under_way_brings_and_hands_it_back() -> None:
+    asked, free, begun = asyncio.Event(), asyncio.Event(), list[int]()
+
+    class Slow(Shelf):
+        async def claim(self, limit: int) -> Sequence[int]:
+            asked.set()
+            await free.wait()
+            return await super().claim(limit)
+
+    async def note(n: int) -> int:
+        begun.append(n)
+        return n
+
+    shelf = Slow(3)
+    pump = consumer(shelf, note, concurrency=10)
+    await asked.wait()
+    pump.pause()
+    free.set()
+    await until(lambda: sorted(shelf.handed_back) == [0, 1, 2], what="all are handed back")
+    asked.clear()
+    shelf.waiting.extend([3, 4])
+    shelf.more.set()
+    paused = (pump.paused, pump.idle, list(begun), asked.is_set())
+    pump.resume()
+    await until(lambda: sorted(shelf.settled) == [3, 4], what="it goes on")
+    await pump.drain(Deadline.after(1))
+
+    assert paused == (True, True, [], False)
+    assert begun == [3, 4]

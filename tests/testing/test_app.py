@@ -12,7 +12,7 @@ import pytest
 
 from rota import ConfigurationError, LeadershipHeld, Retry, Rota, RotaError
 from rota.facts import LeadershipGained
-from rota.leases.members import MemberView
+from rota.leases.member_view import MemberView
 from rota.testing import TestRota, WorkerProcess, until, until_sync
 from rota.testing.app import guarded, pointed_at
 

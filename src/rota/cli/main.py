@@ -54,7 +54,7 @@ _COMMANDS = {
         "Look at who leads what, have a leader step down, run a program as leader.",
     ),
     "audit": ("rota.cli.audit", "audit", "Who changed what by hand."),
-    "members": ("rota.cli.members", "members", "Look at the processes that hold work."),
+    "members": ("rota.cli.members", "members", "Look at the processes that hold work, and have one rest or end."),
     "postgres": ("rota.cli.postgres", "postgres", "The embedded PostgreSQL server."),
     "bench": ("rota.cli.bench", "bench", "Throughput and latency on this database."),
     "adopt": ("rota.cli.adopt", "adopt", "Accept a restored or copied database as this one."),

@@ -11,6 +11,7 @@ from typing import Any
 
 from rota.app import Rota
 from rota.dashboard.acting.action import ID, NAME, REASON, Action, Values
+from rota.dashboard.acting.members import MEMBER_ACTIONS
 from rota.dashboard.acting.pollers import POLLER_ACTIONS
 from rota.dashboard.acting.projections import PROJECTION_ACTIONS
 from rota.dashboard.acting.schedules import SCHEDULE_ACTIONS
@@ -182,6 +183,7 @@ ACTIONS: Mapping[str, Action] = {
             ),
             typed=lambda values: values.get("name") if values.get("force") else None,
         ),
+        *MEMBER_ACTIONS,
         *SCHEDULE_ACTIONS,
         *POLLER_ACTIONS,
         *PROJECTION_ACTIONS,

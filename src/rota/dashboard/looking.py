@@ -20,7 +20,7 @@ from rota.jobs.queue import Jobs
 from rota.jobs.queues import Queues
 from rota.jobs.trends import Trends
 from rota.leases.leaders import Leaders
-from rota.leases.members import MemberView, list_members
+from rota.leases.steer import Members
 from rota.pollers.pollers import Pollers
 from rota.postgres.audit import Audit
 from rota.postgres.pool import Database
@@ -49,14 +49,12 @@ class Looking:
         self.queues = Queues(self.database, app.tasks)
         self.schedules = Schedules(self.database, app.tasks, app.codec, self.jobs)
         self.leaders = Leaders(self.database)
+        self.members = Members(self.database)
         self.trends = Trends(self.database)
         self.audit = Audit(self.database)
         home = _Home(app, self.database)
         self.pollers: Pollers = Pollers(home, app.pollers)
         self.projections: Projections = Projections(home, app.projections)
-
-    async def members(self, *, ended: bool = False, limit: int = 200) -> list[MemberView]:
-        return await self.database.run(list_members(ended=ended, limit=limit))
 
 
 class _Home:

@@ -21,6 +21,12 @@ logger = logging.getLogger("rota")
 
 Words = tuple[int, str]
 
+_WISHES = {
+    "quiet": "quiet, as {by} asked: nothing new is begun until `rota members resume`, and what runs goes on",
+    "drain": "{by} asked this process to drain",
+    None: "no longer quiet: work is taken on again",
+}
+
 
 def words(fact: Fact) -> Words | None:
     """The level and the sentence for a fact; None for those that are too many to log."""
@@ -31,6 +37,8 @@ def words(fact: Fact) -> Words | None:
             return logging.INFO, f"joined as {name} ({member})"
         case facts.MemberLeft(member):
             return logging.INFO, f"left ({member})"
+        case facts.WishHeard(_, wish, by):
+            return logging.INFO, _WISHES[wish].format(by=by)
         case facts.MemberIdentityLost(member):
             return (
                 logging.WARNING,

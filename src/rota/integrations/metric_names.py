@@ -49,7 +49,12 @@ _BOUNDED = "Counted up to a bound, {bound} unless said otherwise: that much or m
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("rota_build", "info", "The release of Rota, and the Python it runs on.", ("version", "python")),
+        Metric(
+            "rota_build",
+            "info",
+            "The release of Rota, the Python it runs on, and the app's own release.",
+            ("version", "python", "release"),
+        ),
         _counter(
             "rota_jobs_total",
             "Attempts that ended here: succeeded, failed (and tried again), dead, cancelled, snoozed, or lost with a process "

@@ -65,7 +65,7 @@ class RotaCollector:
     def collect(self) -> Iterator[Family]:
         families = _Families(self._family)
         told = self._reader.told() if self._reader is not None and self._reader.has_address else None
-        families.add("rota_build", (RELEASE, platform.python_version()), 1)
+        families.add("rota_build", (RELEASE, platform.python_version(), self._app.settings.release or ""), 1)
         self._collect_jobs(families)
         self._collect_names(families, told)
         self._collect_pollers(families)

@@ -54,7 +54,8 @@ def explain_job(id: JobId, app: Owner) -> Steps[Explanation | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A worker: what it takes, and how much it has taken. `answers` is False when its lease is in doubt."""
+    """A worker: what it takes, and how much it has taken. `answers` is False when its lease is in doubt; `rests` says why it takes
+    on nothing new, if it does not."""
 
     id: UUID
     name: str
@@ -64,6 +65,7 @@ class _Member:
     tasks: dict[str, int]
     concurrency: int
     held: int
+    rests: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,8 @@ SITUATION = statement(
         {schema}.now(), (select ahead.jobs from ahead), member.id, member.name,
         member.ended_at is null and member.suspected_at is null and member.expires_at > statement_timestamp(),
         member.renewed_at, member.work,
-        (select count(*) from {schema}.jobs as job where job.state = 'running' and job.member = member.id)
+        (select count(*) from {schema}.jobs as job where job.state = 'running' and job.member = member.id),
+        case when member.draining_at is not null then 'it ends' when member.quiet_at is not null then 'it is quiet' end
     from (select) as always
     left join {schema}.members as member on member.ended_at is null or member.id = %(member)s
     """,
@@ -148,8 +151,8 @@ def _look_around(job: Job[Any]) -> Query[_Situation]:
 
 def _situation(rows: Sequence[Row]) -> _Situation:
     members = [
-        _Member(member, name, answers, renewed_at, work.get("queues"), work["tasks"], work["concurrency"], held)
-        for _, _, member, name, answers, renewed_at, work, held in rows
+        _Member(member, name, answers, renewed_at, work.get("queues"), work["tasks"], work["concurrency"], held, rests)
+        for _, _, member, name, answers, renewed_at, work, held, rests in rows
         # a member may hold other things than jobs
         if member is not None and "tasks" in work
     ]
@@ -238,6 +241,12 @@ def _who_is_missing(job: Job[Any], situation: _Situation) -> str | None:
     if not workers:
         seen = f" ({silent[0].name} was last heard of at {at(max(m.renewed_at for m in silent))})" if silent else ""
         return f"No worker is running{seen}. Start one: rota worker APP."
+    if not _able(job, situation) and (resting := [member for member in workers if member.rests and _can(member, job)]):
+        told = ", ".join(f"{member.name} ({member.rests})" for member in resting[:5])
+        return (
+            f"The workers that could take it take on nothing new: {told}. `rota members resume NAME` has a quiet one go on; or start "
+            "another: rota worker APP."
+        )
     on_queue = [member for member in workers if _takes(member, job.queue)]
     if not on_queue:
         taken = ", ".join(sorted({queue for member in workers for queue in member.queues or ()}))
@@ -295,11 +304,11 @@ def _takes(member: _Member, queue: str) -> bool:
 
 def _able(job: Job[Any], situation: _Situation) -> list[_Member]:
     """The workers that may take the job, when they have room."""
-    return [
-        member
-        for member in _answering(situation)
-        if _takes(member, job.queue) and member.tasks.get(job.task, 0) >= job.version
-    ]
+    return [member for member in _answering(situation) if not member.rests and _can(member, job)]
+
+
+def _can(member: _Member, job: Job[Any]) -> bool:
+    return _takes(member, job.queue) and member.tasks.get(job.task, 0) >= job.version
 
 
 def _with_error(error: AttemptError | None) -> str:

@@ -84,7 +84,8 @@ class _Read(NamedTuple):
 _COLUMNS = """
     select
         letter.id, letter.task, letter.queue, letter.reason, letter.error_type, left(letter.error_message, 2000),
-        right(letter.error_trace, 8000), letter.died_at, member.release
+        right(letter.error_trace, 8000), letter.died_at,
+        coalesce(member.app_release, member.release)
 """
 _LETTERS = """
     from {schema}.dead as letter

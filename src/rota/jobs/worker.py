@@ -86,6 +86,10 @@ class Companion(Protocol):
 
     def hurry(self) -> None: ...
 
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
 
 class Worker:
     """Works from `run` until it is stopped. `reactions` belong into the control thread."""
@@ -117,7 +121,7 @@ class Worker:
             on_schedule=self._on_schedule,
             on_ended=self._on_ended,
             on_identity_lost=self._on_identity_lost,
-            at_ease=lambda: self._consumer.idle and self._source.waits,
+            at_ease=lambda: self._consumer.idle and (self._source.waits or self._consumer.paused),
         )
         claiming = Session(database.connector("claim", settings=_PLANNING), database.schema)
         self._settling = Session(
@@ -198,8 +202,20 @@ class Worker:
         return self._stop.is_set()
 
     @property
+    def paused(self) -> bool:
+        return self._consumer.paused
+
+    @property
     def finished(self) -> int:
         return self._consumer.finished
+
+    @property
+    def slots(self) -> int:
+        return self._settings.concurrency
+
+    @property
+    def running(self) -> int:
+        return self._consumer.running
 
     @property
     def control(self) -> Control:
@@ -245,10 +261,26 @@ class Worker:
             raise
         finally:
             self._stop.set()
+            control.show_draining()
             self._children.stopping()
             for watcher in watchers:
                 watcher.cancel()
             await self._finished(watchers, Deadline.after(0 if hurried else grace))
+
+    def pause(self) -> None:
+        """Take on nothing new, until `resume`: what runs goes on, and what it leads is led by others. Harmless the second time."""
+        if not self.paused and not self.stopping:
+            self._consumer.pause()
+            for companion in self._companions:
+                companion.pause()
+            self.control.show_quiet(True)
+
+    def resume(self) -> None:
+        if self.paused and not self.stopping:
+            self._consumer.resume()
+            for companion in self._companions:
+                companion.resume()
+            self.control.show_quiet(False)
 
     def stop(self) -> None:
         """Ask the worker to stop; asked again, it stops waiting for running bodies. Safe from any thread."""

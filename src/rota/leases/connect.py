@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.facts import Facts
+from rota.leases.condition import Condition
 from rota.leases.control import Control, Reactions
 from rota.leases.trust import LeaseSettings
 from rota.postgres.pool import Database
@@ -31,6 +32,8 @@ def control_on(
     *,
     environment: str | None,
     facts: Facts,
+    app_release: str | None = None,
+    condition: Condition | None = None,
 ) -> Control:
     """The control thread of a member that is about to join there; `work` is what it shows of itself."""
     return Control(
@@ -47,4 +50,6 @@ def control_on(
         settings=settings,
         reactions=reactions,
         environment=environment,
+        app_release=app_release,
+        condition=condition,
     )

@@ -43,11 +43,14 @@ from rota.facts import (
     PoolerDetected,
 )
 from rota.leases.bell import Bell
+from rota.leases.condition import Condition
 from rota.leases.door import Door
 from rota.leases.ease import Ease
 from rota.leases.hearing import Hearing
 from rota.leases.members import (
     EndedMember,
+    Saying,
+    Wish,
     attach_member,
     describe_member,
     join_member,
@@ -69,6 +72,7 @@ from rota.postgres.notify import (
     poll_channel,
     schedule_channel,
     wake_channel,
+    wish_channel,
 )
 from rota.postgres.query import Query
 
@@ -107,6 +111,7 @@ class Reactions:
     on_identity_lost: Callable[[UUID], None] = lambda member: None
     on_doubt: Callable[[], None] = lambda: None
     on_vacant: Callable[[Collection[str]], None] = lambda names: None
+    on_wish: Callable[[Wish | None], None] = lambda wish: None
     on_leading: Callable[[Control, Mapping[str, int], Collection[str]], None] = lambda control, epochs, asked: None
     at_ease: Callable[[], bool] = lambda: False
 
@@ -133,11 +138,17 @@ class Control:
         settings: LeaseSettings | None = None,
         reactions: Reactions | None = None,
         environment: str | None = None,
+        app_release: str | None = None,
+        condition: Condition | None = None,
     ) -> None:
         self.settings = settings or LeaseSettings()
         #: what is carried by the next beat
         self.progress = Progress()
         self._release = release
+        self._app_release = app_release
+        self._condition = condition or Condition(dict)
+        self._draining = self._quiet = False
+        self._wish: Wish | None = None
         self._environment = environment
         self._facts = facts
         self._work = dict(work)
@@ -169,6 +180,7 @@ class Control:
                 schedule_channel(schema): lambda _: self._reactions.on_schedule(),
                 poll_channel(schema): self._reactions.on_poll,
                 event_channel(schema): self._reactions.on_event,
+                wish_channel(schema): self._heard_of_wish,
             },
         )
         self._stopping = threading.Event()
@@ -214,8 +226,10 @@ class Control:
         self._seeking = frozenset(names)
 
     def describe(self, work: Mapping[str, Any]) -> None:
-        """Show peers and people what this process does from now on."""
+        """Show peers and people what this process does from now on: neither that it ends nor that it rests."""
         self._work = dict(work)
+        self._draining = self._quiet = False
+        self._wish = None
         self.ask(describe_member(self.member, self._work))
 
     def ask(self, query: Query[T]) -> Future[T]:
@@ -228,6 +242,16 @@ class Control:
                 RotaError("The thread that keeps this process's lease has ended; restart the process.")
             )
         return answer
+
+    def show_draining(self) -> None:
+        """Show peers and people from now on that this process ends. Waits for nothing; safe from any thread."""
+        self._draining = True
+        self._beat()
+
+    def show_quiet(self, quiet: bool) -> None:
+        """Show whether this process rests, the same way."""
+        self._quiet = quiet
+        self._beat()
 
     def take_hold(self) -> None:
         """Something is held from now on: the next beat comes as soon as it does for who holds something. Safe from any thread."""
@@ -306,6 +330,7 @@ class Control:
         self._look_at = math.inf
         steady = asked_at > self._unsteady_until
         progress = self.progress.untold()
+        condition = self._condition.news()
         watched = self._session.ask(
             watch_members(
                 self.member,
@@ -318,9 +343,11 @@ class Control:
                 seeking=self._seeking,
                 progress=progress,
                 probed=None if self._session.pooled else self._hearing.due(),
+                saying=Saying(self._draining, self._quiet, condition),
             )
         )
         self.progress.told(progress)
+        self._condition.told(condition)
         if not watched.renewed:
             self._identity_lost()
             return 0.0
@@ -338,6 +365,9 @@ class Control:
         if self._leading or not self.hears or not self._reactions.at_ease():
             self._ease.end()
         self._reactions.on_leading(self, watched.leads, watched.asked)
+        if watched.wish != self._wish:
+            self._wish = watched.wish
+            self._reactions.on_wish(watched.wish)
         if watched.ended:
             for peer in watched.ended:
                 self._facts.emit(MemberEnded(peer.id, peer.name, peer.reason))
@@ -351,7 +381,7 @@ class Control:
 
     def _join(self) -> None:
         """Connect and enter the list under a fresh identity."""
-        self._identity = _Identity()
+        was, self._identity = self.member, _Identity()
         connection = self._connect()
         check_identity(self._session.ask(compare_identity()), self._environment)
         # a suspicion from before may be older than a crash that ended every session
@@ -368,8 +398,11 @@ class Control:
                 lease=self.settings.lease,
                 key=self._prove(),
                 work=self._work,
+                app_release=self._app_release,
+                was=was,
             )
         )
+        self._condition.forget()
         self._trust.renewed(asked_at)
         self._facts.emit(MemberJoined(self.member, f"{host}:{os.getpid()}"))
         self._listen(connection)
@@ -454,6 +487,9 @@ class Control:
     def _heard_of_cancelling(self, member: str) -> None:
         if member == str(self.member):
             self._reactions.on_cancel()
+
+    def _heard_of_wish(self, member: str) -> None:
+        self._beat_now = self._beat_now or member == str(self.member)
 
     def _heard_of_leading(self, name: str) -> None:
         if name in self._seeking:

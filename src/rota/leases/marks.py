@@ -14,8 +14,8 @@ __all__ = ["Mark", "list_marks"]
 class Mark:
     """`kind` is started, died, failover or action; `what` is who or what it was, and `times` how often within that minute.
 
-    Started are processes of one host and release, as in a deployment; a failover is a term that its leader lost, or that was taken
-    from it; an action is one of `rota audit list`.
+    Started are processes of one host and release, as in a deployment: the app's release if it is known, else Rota's. A failover is a
+    term that its leader lost, or that was taken from it; an action is one of `rota audit list`.
     """
 
     at: datetime
@@ -32,10 +32,10 @@ LIST = statement(
         (
             select
                 min(member.started_at) as at, 'started' as kind,
-                format('%%s on %%s', member.release, member.host) as what, count(*) as times
+                format('%%s on %%s', coalesce(member.app_release, member.release), member.host) as what, count(*) as times
             from {schema}.members as member
             where member.started_at >= %(since)s and member.started_at < %(until)s
-            group by member.release, member.host, date_trunc('minute', member.started_at)
+            group by coalesce(member.app_release, member.release), member.host, date_trunc('minute', member.started_at)
             order by 1 desc
             limit %(limit)s
         )

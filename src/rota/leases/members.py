@@ -32,19 +32,19 @@ from psycopg.types.json import Jsonb
 
 from rota.clock import boottime
 from rota.leases.progress import Report
-from rota.postgres.query import Query, many, nothing, scalar, statement
+from rota.postgres.query import Query, nothing, scalar, statement
 
 __all__ = [
     "EndedMember",
-    "MemberView",
+    "Saying",
     "Watched",
+    "Wish",
     "attach_member",
     "describe_member",
     "end_marked",
     "hold_lock",
     "join_member",
     "leave_member",
-    "list_members",
     "watch_members",
 ]
 
@@ -57,13 +57,33 @@ class EndedMember:
 
 
 @dataclass(frozen=True, slots=True)
+class Wish:
+    """What someone wants of a member: that it is quiet, or drains."""
+
+    what: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """What a member says of itself with its beat: that it ends, that it rests, and its condition, as JSON, if there is news of it."""
+
+    draining: bool = False
+    quiet: bool = False
+    condition: str | None = None
+
+
+SILENT = Saying()
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
     """What one beat found. `renewed` is False when we were ended: then we hold nothing any more.
 
     Besides who was ended by it, and when the next suspicion ripens: which of the names we seek nobody leads, and the epochs of
     those we lead; `asked` are those of them that someone wants us to give up. `stepped` says that the database's clock was set
     forward since our last beat, `live` how many members there are, we among them; `neighbours` are the processes of our host that
-    lead what we seek.
+    lead what we seek; `wish` is what someone wants of us.
     """
 
     renewed: bool
@@ -75,6 +95,7 @@ class Watched:
     stepped: bool
     live: int
     neighbours: tuple[int, ...]
+    wish: Wish | None = None
 
 
 HOLD = statement("hold_member_lock", "select pg_try_advisory_lock(%(key)s)")
@@ -87,9 +108,17 @@ def hold_lock(key: int) -> Query[bool]:
 JOIN = statement(
     "join_member",
     """
-    insert into {schema}.members (id, name, host, pid, release, expires_at, lock_key, work)
+    with wanted as (
+        -- who was ended by its peers is still the process of which someone wanted something
+        insert into {schema}.wishes (member, wish, asked_at, asked_by)
+        select %(id)s, was.wish, was.asked_at, was.asked_by
+        from {schema}.wishes as was
+        where was.member = %(was)s::uuid
+        on conflict (member) do nothing
+    )
+    insert into {schema}.members (id, name, host, pid, release, app_release, expires_at, lock_key, work)
     values (
-        %(id)s, %(name)s, %(host)s, %(pid)s, %(release)s, statement_timestamp() + %(lease)s, %(key)s, %(work)s
+        %(id)s, %(name)s, %(host)s, %(pid)s, %(release)s, %(app_release)s, statement_timestamp() + %(lease)s, %(key)s, %(work)s
     )
     on conflict (id) do nothing
     """,
@@ -97,18 +126,39 @@ JOIN = statement(
 
 
 def join_member(
-    id: UUID, *, name: str, host: str, pid: int, release: str, lease: timedelta, key: int | None, work: dict[str, Any]
+    id: UUID,
+    *,
+    name: str,
+    host: str,
+    pid: int,
+    release: str,
+    lease: timedelta,
+    key: int | None,
+    work: dict[str, Any],
+    app_release: str | None = None,
+    was: UUID | None = None,
 ) -> Query[None]:
-    """Enter the list of members. The lock under `key`, if any, must be held already. A repeat changes nothing."""
+    """Enter the list of members. The lock under `key`, if any, must be held already. A repeat changes nothing.
+
+    `was` is who we were before, if peers have ended that: what someone wanted of it is wanted of us.
+    """
     params = {"id": id, "name": name, "host": host, "pid": pid, "release": release, "lease": lease, "key": key}
-    return JOIN.query({**params, "work": Jsonb(work)}, read=nothing)
+    return JOIN.query({**params, "app_release": app_release, "work": Jsonb(work), "was": was}, read=nothing)
 
 
-DESCRIBE = statement("describe_member", "update {schema}.members set work = %(work)s where id = %(id)s")
+DESCRIBE = statement(
+    "describe_member",
+    """
+    with wanted as (
+        delete from {schema}.wishes where member = %(id)s
+    )
+    update {schema}.members set work = %(work)s where id = %(id)s
+    """,
+)
 
 
 def describe_member(id: UUID, work: dict[str, Any]) -> Query[None]:
-    """Show what this member does."""
+    """Show what this member does from now on. What someone wanted of it was for what it did before."""
     return DESCRIBE.query({"id": id, "work": Jsonb(work)}, read=nothing)
 
 
@@ -188,7 +238,11 @@ WATCH = statement(
         update {schema}.members as member
         set expires_at = statement_timestamp() + %(lease)s,
             renewed_at = statement_timestamp(),
-            suspected_at = null
+            suspected_at = null,
+            draining_at = case when %(draining)s::boolean then coalesce(member.draining_at, statement_timestamp()) end,
+            quiet_at = case when %(quiet)s::boolean then coalesce(member.quiet_at, statement_timestamp()) end,
+            condition = coalesce(%(condition)s::jsonb, member.condition),
+            condition_at = case when %(condition)s is null then member.condition_at else statement_timestamp() end
         where member.id = %(id)s
           and member.ended_at is null
         returning member.id
@@ -304,6 +358,7 @@ WATCH = statement(
               and leader.id <> %(id)s
               and leader.host = (select me.host from {schema}.members as me where me.id = %(id)s)
         ),
+        (select array[wanted.wish, wanted.asked_by] from {schema}.wishes as wanted where wanted.member = %(id)s),
         -- A renewal need not be on disk: a server that crashed is believed in no expiry until all have had the time to come
         -- back. Whoever acts upon an end commits that later, and with it all that was before.
         case when not exists (select from ended) then set_config('synchronous_commit', 'off', true) end,
@@ -323,6 +378,7 @@ def watch_members(
     seeking: Collection[str] = (),
     progress: Sequence[Report] = (),
     probed: str | None = None,
+    saying: Saying = SILENT,
 ) -> Query[Watched]:
     """The beat: prolong our lease and clear any suspicion; suspect the peers whose lock is free, and end those whose suspicion
     or lease has run its time, telling those who wait for what they led.
@@ -332,7 +388,7 @@ def watch_members(
     have come back as well. None when we were cut off a moment ago, by something that may have cut off the others too.
     `within` is how long ago our last beat can have been at most: if the database's clock says more, it was set forward, and nobody
     is ended. `progress` is what our leaders said since then, `probed` a channel to say something on, by which all who listen know
-    that they hear.
+    that they hear. `saying` is what others see of us from now on.
     One statement, since each process sends it twice a second.
     """
     now = boottime()
@@ -344,11 +400,14 @@ def watch_members(
         "notes": [report.note for report in progress] or None,
         "ages": [now - report.at for report in progress] or None,
     }
-    return WATCH.query({**params, **reports, "seeking": sorted(seeking) or None, "probed": probed}, read=_watched)
+    said = {"draining": saying.draining, "quiet": saying.quiet, "condition": saying.condition}
+    return WATCH.query(
+        {**params, **reports, **said, "seeking": sorted(seeking) or None, "probed": probed}, read=_watched
+    )
 
 
 def _watched(rows: Any) -> Watched:
-    ((renewed, ended, ripens_in, vacant, mine, stepped, live, neighbours, *_),) = rows
+    ((renewed, ended, ripens_in, vacant, mine, stepped, live, neighbours, wish, *_),) = rows
     return Watched(
         renewed,
         tuple(EndedMember(UUID(member), name, reason) for member, name, reason in ended or ()),
@@ -359,47 +418,5 @@ def _watched(rows: Any) -> Watched:
         stepped,
         live,
         tuple(neighbours),
+        None if wish is None else Wish(*wish),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class MemberView:
-    """A member as an operator sees it. `state` is live, suspected or ended; `end_reason` says how it ended."""
-
-    id: UUID
-    name: str
-    host: str
-    pid: int
-    release: str
-    state: str
-    started_at: datetime
-    renewed_at: datetime
-    expires_at: datetime
-    ended_at: datetime | None
-    end_reason: str | None
-    work: dict[str, Any]
-
-
-LIST = statement(
-    "list_members",
-    """
-    select
-        member.id, member.name, member.host, member.pid, member.release,
-        case
-            when member.ended_at is not null then 'ended'
-            when member.suspected_at is not null then 'suspected'
-            else 'live'
-        end,
-        member.started_at, member.renewed_at, member.expires_at, member.ended_at, member.end_reason,
-        member.work
-    from {schema}.members as member
-    where member.ended_at is null or %(ended)s
-    order by member.ended_at desc nulls first, member.started_at desc
-    limit %(limit)s
-    """,
-)
-
-
-def list_members(*, ended: bool = False, limit: int = 1000) -> Query[list[MemberView]]:
-    """The live members first, newest first; with `ended`, also those that are gone."""
-    return LIST.query({"ended": ended, "limit": limit}, read=many(MemberView))

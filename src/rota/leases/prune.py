@@ -67,6 +67,19 @@ PRUNE = statement(
             limit %(limit)s
             for update skip locked
         )
+    ), old_wishes as (
+        delete from {schema}.wishes
+        where member = any (array(
+            select wanted.member
+            from {schema}.wishes as wanted
+            where not exists (
+                select from {schema}.members as member where member.id = wanted.member and member.ended_at is null
+            )
+              -- who was ended by its peers takes it along
+              and wanted.asked_at < statement_timestamp() - interval '1 day'
+            limit %(limit)s
+            for update of wanted skip locked
+        ))
     )
     delete from {schema}.standbys
     where (name, member) in (
@@ -82,5 +95,6 @@ PRUNE = statement(
 
 def prune_leases(*, limit: int = _BATCH) -> Query[None]:
     """Forget members that ended a week ago, or left a day ago, and hold nothing; terms that ended a month ago, and names that
-    nobody has led since; and who waited and is gone. At most so many of each, and never one that someone has locked."""
+    nobody has led since; who waited and is gone; and what was wanted of those. At most so many of each, and never one that someone
+    has locked."""
     return PRUNE.query({"limit": limit}, read=nothing)

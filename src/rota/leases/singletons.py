@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -75,22 +75,40 @@ class Singletons:
         self._leads = leads
         self._singletons = singletons
         self._tasks: list[asyncio.Task[None]] = []
+        self._failed: asyncio.Future[None] | None = None
         self._terms: dict[str, Term] = {}
         self._hurried = asyncio.Event()
 
     def start(self) -> None:
         if self._singletons:
+            # of a pause that is over, there may be one that has not ended yet
+            before = [task for task in self._tasks if not task.done()]
             keepers = [self._keep(singleton) for singleton in self._singletons]
-            self._tasks = [asyncio.create_task(each) for each in (*keepers, self._share())]
+            begun = [asyncio.create_task(_after(before, each)) for each in (*keepers, self._share())]
+            for task in begun:
+                task.add_done_callback(self._note_end)
+            self._tasks = [*before, *begun]
+
+    def pause(self) -> None:
+        """Cancel them, and give up the term of each that has ended, until `resume`: others take over."""
+        for task in self._tasks:
+            task.cancel()
+
+    def resume(self) -> None:
+        self.start()
 
     async def failure(self) -> None:
         """Raise LeadershipHeld or LeadershipLost for one that wants its process to exit then; never return."""
-        left: set[asyncio.Task[None]] = set(self._tasks)
-        while left:
-            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        await asyncio.Event().wait()
+        self._failed = asyncio.get_running_loop().create_future()
+        for task in self._tasks:
+            if task.done():
+                self._note_end(task)
+        await self._failed
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        failed = self._failed
+        if failed is not None and not failed.done() and not task.cancelled() and (error := task.exception()):
+            failed.set_exception(error)
 
     async def empty(self) -> list[str]:
         """There is never anything to wait for: a drain runs none of them."""
@@ -180,3 +198,13 @@ class Singletons:
                 wanted = await answered(term.control, find_burden(term.member))
                 if names := [name for name in wanted if name in self._terms]:
                     self._terms[random.choice(names)].end("it was handed over to spread the load", "handed over")
+
+
+async def _after(before: Sequence[asyncio.Task[None]], then: Coroutine[Any, Any, None]) -> None:
+    try:
+        if before:
+            await asyncio.wait(before)
+    except asyncio.CancelledError:
+        then.close()
+        raise
+    await then

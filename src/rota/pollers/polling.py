@@ -57,7 +57,7 @@ class Polling:
             on_poll=lambda name: self._in_loop(self._wake, name),
             on_ended=lambda members: self._in_loop(self._ended.set),
             on_identity_lost=lambda member: self._in_loop(self._drop, member),
-            at_ease=lambda: not self._definitions,
+            at_ease=lambda: not self._definitions or self._rests,
         )
 
     @contextlib.asynccontextmanager
@@ -100,6 +100,11 @@ class Polling:
         return self._control
 
     @property
+    def _rests(self) -> bool:
+        consumers = [part.consumer for part in self._parts.values()]
+        return bool(consumers) and all(consumer.paused and consumer.idle for consumer in consumers)
+
+    @property
     def finished(self) -> int:
         return sum(part.consumer.finished for part in self._parts.values())
 
@@ -137,6 +142,15 @@ class Polling:
         await asyncio.gather(*(part.consumer.drain(deadline) for part in self._parts.values()))
         for part in self._parts.values():
             part.executor.close()
+
+    def pause(self) -> None:
+        """Poll for nothing until `resume`: what runs goes on, and what was not begun is released."""
+        for part in self._parts.values():
+            part.consumer.pause()
+
+    def resume(self) -> None:
+        for part in self._parts.values():
+            part.consumer.resume()
 
     def hurry(self) -> None:
         """Do not wait for handlers that have not ended."""

@@ -26,6 +26,7 @@ __all__ = [
     "schedule_channel",
     "wake_channel",
     "wake_message",
+    "wish_channel",
 ]
 
 
@@ -47,6 +48,11 @@ def wake_message(said: str) -> tuple[str, int | None]:
 def cancel_channel(schema: str) -> str:
     """Where workers hear that something they run is to end; the payload names the member that runs it."""
     return channel(schema, "cancel")
+
+
+def wish_channel(schema: str) -> str:
+    """Where members hear that someone wants something of one of them; the payload names that."""
+    return channel(schema, "wish")
 
 
 def lead_channel(schema: str) -> str:

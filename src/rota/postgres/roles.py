@@ -48,7 +48,7 @@ grant usage on sequence {schema}.jobs_id_seq to {role};
 _WORKER = """
 grant select, insert, update, delete on {schema}.jobs, {schema}.members to {role};
 grant select, insert, update, delete on {schema}.history, {schema}.attempts, {schema}.dead, {schema}.uniques to {role};
-grant select, insert, update, delete on {schema}.leases, {schema}.terms, {schema}.standbys to {role};
+grant select, insert, update, delete on {schema}.leases, {schema}.terms, {schema}.standbys, {schema}.wishes to {role};
 grant select, insert, update, delete on {schema}.schedules, {schema}.schedule_parents, {schema}.schedule_feed to {role};
 grant select, insert, update, delete on {schema}.slots, {schema}.schedule_ends to {role};
 grant select, insert, update, delete on {schema}.pollers, {schema}.poll_claims, {schema}.poll_intervals to {role};

@@ -269,7 +269,8 @@ class Fleet:
             self._give_up(max(code, 1), f"{how}. None of them has come to anything in {_TRIES} starts")
         else:
             pause = min(_LONGEST_PAUSE, self._first_pause * 2 ** max(0, self._failures[number] - 1))
-            logger.warning("%s. The next is started in %.0f s", how, pause)
+            # one that ends well was asked to: by a signal of its own, or `rota members drain`
+            logger.log(logging.WARNING if code else logging.INFO, "%s. The next is started in %.0f s", how, pause)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()

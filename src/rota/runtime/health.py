@@ -171,7 +171,7 @@ class Health:
 
     @property
     def _works(self) -> bool:
-        works = any(working.state == "running" for working in self._app.workings)
+        works = any(working.state in ("running", "quiet") for working in self._app.workings)
         self._worked = self._worked or works
         return works
 

@@ -65,6 +65,7 @@ def run_worker(
     Exits with 1 when something had to be left behind, or could not be written down.
     """
     limit, known = HardLimit(grace), set(threading.enumerate())
+    app.exits = ENDING.begin
     # What is there by now stays: a collector that walks through all of it for every few thousand jobs takes a tenth of their time.
     gc.collect()
     gc.freeze()

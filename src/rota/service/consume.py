@@ -125,6 +125,9 @@ class Consumer(Generic[Item, Outcome]):
         self._quiet = asyncio.Event()
         self._stocked = asyncio.Event()
         self._hurried = asyncio.Event()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._paused = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._context = contextvars.copy_context()
         self.finished = 0
@@ -171,6 +174,26 @@ class Consumer(Generic[Item, Outcome]):
         abandoned = len(self._stale) + len(self._outcomes)
         await _cancelled(settling)
         self._facts.emit(Drained(self.finished, given_back + len(left) - len(self._stale), abandoned))
+
+    @property
+    def paused(self) -> bool:
+        return self._paused.is_set()
+
+    @property
+    def running(self) -> int:
+        """How many of its slots are taken."""
+        return self._concurrency - self._free
+
+    def pause(self) -> None:
+        """Begin nothing new until `resume`: what runs goes on, and what was not begun is handed back."""
+        self._open.clear()
+        self._paused.set()
+        self._stocked.set()
+
+    def resume(self) -> None:
+        self._paused.clear()
+        self._open.set()
+        self._go_on()
 
     def hurry(self) -> None:
         """End the wait for running items: the drain under way, or the next one, cancels them and hands them back."""
@@ -235,6 +258,8 @@ class Consumer(Generic[Item, Outcome]):
     async def _claim(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            if self.paused:
+                await self._open.wait()
             soon = int(self._rate.per_second(self.finished) * _AHEAD_SECONDS)
             self._ahead = min(_AHEAD_LIMIT, soon, self._most_ahead)
             wanted = self._wanted()
@@ -265,7 +290,7 @@ class Consumer(Generic[Item, Outcome]):
 
     def _start_ready(self) -> None:
         """Begin what is ready, as far as there is room. Called by a body that ends while we begin others, we see to it ourselves."""
-        if not self._ready or self._starting or not self._source.may_start():
+        if not self._ready or self._starting or self.paused or not self._source.may_start():
             return
         self._starting = True
         loop = asyncio.get_running_loop()
@@ -371,10 +396,12 @@ class Consumer(Generic[Item, Outcome]):
         while True:
             await self._stocked.wait()  # an idle process is not to wake up for nothing
             finished = self.finished
-            await asyncio.sleep(_STALE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STALE_SECONDS):
+                    await self._paused.wait()
             self._go_on()  # what was held back while nothing might be started
-            # the same time again will bring as many to their end as the last did
-            soon = self.finished - finished
+            # the same time again will bring as many to their end as the last did; none of them while nothing is begun
+            soon = 0 if self.paused else self.finished - finished
             self._stale = [self._ready.pop() for _ in range(len(self._ready) - soon)]
             if self._stale:
                 await self._hand_back()

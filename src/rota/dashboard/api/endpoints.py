@@ -24,7 +24,7 @@ from rota.jobs.search import JobsFound
 from rota.jobs.trends import Depth, HeatCell, Trend
 from rota.leases.inspect import LeaderView, TermView
 from rota.leases.marks import Mark
-from rota.leases.members import MemberView
+from rota.leases.member_view import MemberView
 from rota.pollers.inspect import ParkedRow, PollerView
 from rota.postgres.audit import AuditEntry
 from rota.postgres.vitals import Vitals, read_vitals

@@ -17,6 +17,7 @@ from rota.jobs.job import Job
 from rota.jobs.letters import Letter
 from rota.jobs.queue_view import QueueView
 from rota.leases.inspect import LeaderView
+from rota.leases.member_view import MemberView
 from rota.pollers.inspect import PollerView
 from rota.projections.inspect import ProjectionView
 from rota.release import RELEASE
@@ -45,6 +46,7 @@ _RESULTS: Mapping[str, Any] = {
     "schedules.skip": datetime,
     "schedules.delete": list[str],
     "leaders": LeaderView,
+    "members": MemberView,
     "pollers": PollerView,
     "projections": ProjectionView,
     **dict.fromkeys(_NUMBERS, int),

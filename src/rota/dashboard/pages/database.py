@@ -12,12 +12,24 @@ __all__ = ["PAGE"]
 _FRESH_SECONDS = 5.0
 
 
+async def _pools(look: Look) -> dict[str, Any]:
+    known = await look.read("pools", lambda: look.looking.members(limit=200))
+    told = [each for each in known.value if (each.condition or {}).get("pools")]
+    return {"known": known, "members": told, "own": look.app.pool_statistics()}
+
+
 async def _vitals(look: Look) -> dict[str, Any]:
     database = look.looking.database
     known = await look.read(
         "vitals", lambda: database.run_steps(read_vitals(look.app.settings.schema)), fresh=_FRESH_SECONDS
     )
-    return {"known": known, "vitals": known.value, "pools": look.app.pool_statistics()}
+    return {"known": known, "vitals": known.value}
 
 
-PAGE = Page("database", "/database", "Database", "database.html", (Region("vitals", "database_vitals.html", _vitals),))
+PAGE = Page(
+    "database",
+    "/database",
+    "Database",
+    "database.html",
+    (Region("vitals", "database_vitals.html", _vitals), Region("pools", "database_pools.html", _pools)),
+)

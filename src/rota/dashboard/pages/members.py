@@ -3,27 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from markupsafe import Markup
 
 from rota.dashboard.charts import Lane, Span, lanes
 from rota.dashboard.page import Look, Page, Region
-from rota.leases.inspect import TermView
+from rota.jobs.at_work import AtWork, at_work
+from rota.leases.inspect import LeaderView, TermView
+from rota.leases.member_view import MemberView
 
 __all__ = ["PAGE", "term_lanes"]
 
 _NAMES = 20  # whose terms are drawn
 _TERMS = 50
 _ENDED = 30
+_MEMBERS = 200
+_JOBS = 3  # of each that are named
+
+
+@dataclass(frozen=True)
+class _Crew:
+    members: Sequence[MemberView]
+    at_work: Mapping[UUID, Sequence[AtWork]]
+    leaders: Sequence[LeaderView]
 
 
 async def _members(look: Look) -> dict[str, Any]:
-    known = await look.read("members", lambda: look.looking.members(ended=True, limit=200))
-    live = [each for each in known.value if each.state != "ended"]
-    ended = [each for each in known.value if each.state == "ended"][:_ENDED]
-    return {"known": known, "live": live, "ended": ended}
+    async def read() -> _Crew:
+        members = await look.looking.members(ended=True, limit=_MEMBERS)
+        live = [each.id for each in members if each.ended_at is None]
+        return _Crew(
+            members,
+            await look.looking.database.run(at_work(live, each=_JOBS)) if live else {},
+            await look.looking.leaders.list(),
+        )
+
+    known = await look.read("members", read)
+    crew = known.value
+    leads: dict[UUID, list[str]] = {}
+    for leader in crew.leaders:
+        if leader.member is not None:
+            leads.setdefault(leader.member, []).append(leader.name)
+    return {
+        "known": known,
+        "live": [each for each in crew.members if each.ended_at is None],
+        "ended": [each for each in crew.members if each.ended_at is not None][:_ENDED],
+        "at_work": crew.at_work,
+        "leads": leads,
+    }
 
 
 async def _leaders(look: Look) -> dict[str, Any]:
@@ -78,5 +109,5 @@ PAGE = Page(
         Region("leaders", "leaders_list.html", _leaders),
         Region("terms", "terms_chart.html", _terms),
     ),
-    actions=("leaders.resign",),
+    actions=("members.quiet", "members.resume", "members.drain", "leaders.resign"),
 )

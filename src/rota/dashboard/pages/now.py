@@ -13,7 +13,7 @@ from rota.dashboard.pages.pictures import read_pictures
 from rota.jobs.depth import count_open_letters
 from rota.jobs.queue_view import QueueView
 from rota.leases.inspect import LeaderView
-from rota.leases.members import MemberView
+from rota.leases.member_view import MemberView
 from rota.pollers.inspect import PollerView
 from rota.projections.inspect import ProjectionView
 
@@ -60,7 +60,7 @@ async def _read(looking: Looking) -> State:
     return State(
         queues=list(await looking.queues.list()),
         letters=await looking.database.run(count_open_letters(most=_MOST)),
-        members=await looking.members(),
+        members=await looking.members(limit=200),
         leaders=list(await looking.leaders.list()),
         pollers=list(await looking.pollers.list()),
         projections=list(await looking.projections.list()),
@@ -90,6 +90,8 @@ def needs(state: State) -> Iterator[Need]:
     for member in state.members:
         if member.state == "suspected":
             yield Need(f"{member.name} does not answer", "members")
+        elif member.state == "quiet":
+            yield Need(f"{member.name} takes on nothing new, as {member.asked_by or 'someone'} asked", "members")
 
 
 async def _now(look: Look) -> dict[str, Any]:

@@ -121,6 +121,8 @@ class Life:
         """Take the signals. Does not wait for the database, and neither does anything else before the server serves."""
         if self.app is not None:
             _LIVES[self.app] = self
+            self.app.serves = True
+            self._undo.append(lambda: setattr(self.app, "serves", False))
             self._undo.append(log_facts(self.facts))
             self._undo.append(self.facts.subscribe(self._on_awaited, DatabaseAwaited, ResourceAwaited))
             self._undo.append(self.facts.subscribe(self._on_working, WorkerStarted))

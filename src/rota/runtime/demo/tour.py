@@ -15,7 +15,7 @@ from rota.app import Rota
 from rota.errors import DatabaseUnavailable
 from rota.jobs.inspect import database_time, held_by_member, ledger, succeeded_by_member, taken_over_from
 from rota.leases.inspect import list_leaders
-from rota.leases.members import MemberView
+from rota.leases.member_view import MemberView
 from rota.runtime.demo.crew import Crew, Hand
 from rota.runtime.demo.events import Events
 from rota.runtime.demo.feed import Feeder

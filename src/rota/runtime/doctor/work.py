@@ -56,6 +56,8 @@ class _Member(NamedTuple):
     expired: bool
     renewed_seconds: float
     work: Mapping[str, Any]
+    quiet_seconds: float | None
+    asked_by: str | None
 
     @property
     def answers(self) -> bool:
@@ -67,8 +69,10 @@ LOOK_AT_MEMBERS = statement(
     """
     select
         member.name, member.release, member.suspected_at is not null, member.expires_at < statement_timestamp(),
-        extract(epoch from statement_timestamp() - member.renewed_at)::float8, member.work - 'schedules'
+        extract(epoch from statement_timestamp() - member.renewed_at)::float8, member.work - 'schedules',
+        extract(epoch from statement_timestamp() - member.quiet_at)::float8, wanted.asked_by
     from {schema}.members as member
+    left join {schema}.wishes as wanted on wanted.member = member.id
     where member.ended_at is null
     order by member.started_at
     limit 1000
@@ -105,6 +109,17 @@ def members(patient: Patient) -> Finding:
             "finish the roll-out",
         )
     working = sum("tasks" in member.work for member in found)
+    if quiet := [member for member in found if member.quiet_seconds is not None]:
+        told = ", ".join(
+            f"{member.name} ({member.asked_by or 'someone'}, {member.quiet_seconds or 0:.0f} s ago)"
+            for member in quiet[:5]
+        )
+        return (warning if len(quiet) == working else note)(
+            f"{len(quiet)} of {working} worker(s) are quiet: {told}",
+            "They take on nothing until someone has them go on, or they are started anew."
+            + (" There is no other." if len(quiet) == working else ""),
+            patient.command("members", "resume", quiet[0].name),
+        )
     return ok(f"{len(found)} live, {working} of them worker(s)")
 
 
