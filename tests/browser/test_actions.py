@@ -161,3 +161,43 @@ def test_what_does_not_fit_comes_back_as_it_was_typed_with_the_error_beside_the_
     expect(asked.get_by_label("running")).to_have_value("3")
     expect(asked.get_by_role("alert")).to_contain_text("rate")
     assert shop.app.queues.get_sync("mail").rate is None
+
+
+@presses("schedules.put", "schedules.change", "schedules.trigger")
+def test_a_schedule_is_put_and_changed_when_its_next_runs_were_seen_and_run_with_other_arguments(
+    shop: Shop, tab: Tab, press: Press
+) -> None:
+    page = tab()
+    page.goto(f"{shop.url}schedules")
+
+    page.get_by_role("link", name="Put a new schedule").click()
+    for label, text in {"name": "greetings", "task": "send_receipt", "args": '{"order": 1, "to": "ana"}'}.items():
+        page.get_by_label(f"{label}:").fill(text)
+    page.get_by_label("cron:").fill("0 7 * * mon")
+    page.get_by_label("tz:").fill("Asia/Tokyo")
+    button(page, "Preview").click()
+    expect(page.get_by_role("status")).to_contain_text("At 07:00 on Monday, Asia/Tokyo time")
+    told = page.get_by_role("region", name="What it would do").locator("tbody tr")
+    expect(told).to_have_count(10)
+    expect(told.first).to_contain_text("07:00:00 JST")
+    expect(told.first).to_contain_text("22:00:00")
+    nothing_yet = shop.app.schedules.list_sync(prefix="greetings")
+    press(button(page, "Do it"), "schedules.put", on_record="schedule.put")
+    expect(page).to_have_url(f"{shop.url}schedule?name=greetings")
+
+    page.get_by_role("link", name="Edit").click()
+    expect(page.get_by_label("cron:")).to_have_value("0 7 * * mon")
+    page.get_by_label("cron:").fill("30 8 * * mon")
+    button(page, "Preview").click()
+    expect(told.first).to_contain_text("08:30:00 JST")
+    press(button(page, "Do it"), "schedules.change", on_record="schedule.change")
+
+    form = unfolded(page, "Run with other arguments")
+    form.get_by_label("Arguments to replace").fill('{"to": "eve"}')
+    run = press(button(form, "Run"), "schedules.trigger", on_record="schedule.trigger")
+
+    schedule = shop.app.schedules.get_sync("greetings")
+    assert nothing_yet == []
+    assert (schedule.cron, schedule.tz, schedule.args) == ("30 8 * * mon", "Asia/Tokyo", {"order": 1, "to": "ana"})
+    assert shop.ended(run.details["job"]) == "succeeded"
+    assert shop.app.jobs.get_sync(run.details["job"]).result == "sent to eve"

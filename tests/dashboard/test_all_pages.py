@@ -46,6 +46,12 @@ SHOWN = {
     "dead": ("ValueError", "cannot do 7", "open letter fits"),
     "schedules": ("reports/nightly", "quarter of an hour", "The next"),
     "schedule?name=reports%2Fnightly": ("Europe/Berlin", "Next 10", "Run now", "planned"),
+    "schedule/edit": ("A new schedule", "Preview", "Save"),
+    "schedule/edit?name=reports%2Fnightly": (
+        'value="0 2 * * *"',
+        'value="Europe/Berlin"',
+        "&#34;to&#34;: &#34;all&#34;",
+    ),
     "members": ("stopped cleanly", "indexer", "Who led when"),
     "pollers": ("public.feeds", "no such feed", "Release 2 parked"),
     "projections": ("KeyError", "Skip the event", "Replay 1 parked", "order-1"),
@@ -188,6 +194,7 @@ async def test_a_page_of_nothing_says_what_would_be_there(page: str, rota_app: T
     ("path", "status"),
     [
         ("schedule?name=none", 404),
+        ("schedule/edit?name=none", 404),
         ("schedule", 422),
         ("projection?name=none", 409),
         ("projection", 422),

@@ -236,4 +236,18 @@ MUTANTS = [
         "pass",
         "tests/dashboard/test_projection_page.py",
     ),
+    Mutant(
+        "a form of a schedule that says again what nobody has said",
+        "dashboard/acting/schedules.py",
+        " if not _is_same(now, name, value)}",
+        "}",
+        "tests/dashboard/test_schedule_form.py",
+    ),
+    Mutant(
+        "a form of a schedule in which nothing can be taken back",
+        "dashboard/acting/schedules.py",
+        '"reset": [name for name in _OPTIONS if name in values and values[name] is None]',
+        '"reset": []',
+        "tests/dashboard/test_schedule_form.py",
+    ),
 ]

@@ -259,4 +259,19 @@ MUTANTS = [
         "] or",
         "tests/schedules/test_dependents.py",
     ),
+    Mutant(
+        "gaps that count a run by hand for a slot",
+        "schedules/backfill.py",
+        "          and known.cause in ('due', 'backfill')\n    )\n    order by",
+        "    )\n    order by",
+        "tests/schedules/test_backfill.py",
+    ),
+    Mutant(
+        "a preview of a schedule that puts it",
+        "schedules/schedules.py",
+        "self._foreseen(self._putting(definition, None), n), dry_run=True",
+        "self._foreseen(self._putting(definition, None), n)",
+        "tests/schedules/test_change.py",
+        occurrence=1,
+    ),
 ]

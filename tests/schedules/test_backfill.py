@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from tests.schedules.rounds import give_out
 
-from rota import ConfigurationError, NotPossible
+from rota import ConfigurationError, NotPossible, ScheduleNotFound
 from rota.schedules.backfill import Range
 from rota.schedules.store import StoredSchedule
 from rota.testing import TestRota
@@ -162,3 +162,24 @@ def test_what_waits_can_be_cleared_and_filled_again(app: TestRota, db: psycopg.C
     told = db.execute("select action, details from rota.audit where actor = 'me'").fetchall()
     assert told == [("schedule.clear", {"schedule": "s", "runs": 2})]
     assert app.schedules.backfill_sync("s", START, START + timedelta(hours=3)) == 2
+
+
+async def test_the_gaps_are_the_slots_that_a_backfill_would_run(app: TestRota, db: psycopg.Connection[Any]) -> None:
+    await app.schedules.put("s", task="tick", cron="0 * * * *", tz="Europe/Berlin")
+    end = START + timedelta(hours=6)
+    await app.schedules.backfill("s", START + timedelta(hours=1), START + timedelta(hours=3))
+    # a run by hand stands for no slot
+    await app.schedules.trigger("s", at=START + timedelta(hours=4))
+    before = db.execute("select count(*) from rota.slots").fetchall()
+
+    gaps = await app.schedules.gaps("s", START, end)
+
+    assert gaps == [START + timedelta(hours=hour) for hour in (0, 3, 4, 5)]
+    assert app.schedules.gaps_sync("s", START, end) == gaps
+    assert db.execute("select count(*) from rota.slots").fetchall() == before
+    assert await app.schedules.backfill("s", START, end) == len(gaps)
+    assert await app.schedules.gaps("s", START, end) == []
+    with pytest.raises(ConfigurationError, match="more than 5 slots"):
+        await app.schedules.gaps("s", START, end, limit=5)
+    with pytest.raises(ScheduleNotFound):
+        await app.schedules.gaps("nothing", START, end)

@@ -194,3 +194,28 @@ async def test_it_has_both_colours_a_dry_run_and_a_name(app: TestRota) -> None:
     assert (await app.schedules.change("s", every="2h")).every == "2h"
     with pytest.raises(ScheduleNotFound):
         app.schedules.change_sync("x", every="1h")
+
+
+async def test_a_preview_tells_what_would_be_and_leaves_all_as_it_is(
+    app: TestRota, db: psycopg.Connection[Any]
+) -> None:
+    app.schedules.put_sync("s", task="tick", cron="0 9 * * *", start_at=START)
+    before, audit = said(db, "s"), db.execute("select count(*) from rota.audit").fetchall()
+
+    changed = await app.schedules.preview_change("s", cron="30 8 * * *", tz="Europe/Berlin", n=2)
+    put = app.schedules.preview_put_sync("new", task="tick", every="1h", start_at=START, n=3)
+
+    assert changed.schedule.when.startswith("At 08:30 every day, Europe/Berlin time")
+    assert changed.slots == (START + timedelta(hours=7, minutes=30), START + timedelta(days=1, hours=7, minutes=30))
+    assert put.slots == tuple(START + timedelta(hours=hour) for hour in range(3))
+    assert said(db, "s") == before
+    assert db.execute("select count(*) from rota.audit").fetchall() == audit
+    assert [each.name for each in app.schedules.list_sync()] == ["s"]
+    assert (await app.schedules.preview_put("new", task="tick")).slots == ()
+    assert app.schedules.preview_change_sync("s", reset=["start_at"], n=1).slots[0] < START
+    with pytest.raises(ConfigurationError, match="cron='0 9 \\* \\* mom'"):
+        await app.schedules.preview_change("s", cron="0 9 * * mom")
+    with pytest.raises(InvalidArguments):
+        await app.schedules.preview_put("new", task="tick", args={"m": 1})
+    with pytest.raises(ScheduleNotFound):
+        await app.schedules.preview_change("nothing", cron="0 9 * * *")

@@ -24,6 +24,7 @@ RIGHTS: Mapping[str, str] = {
     "queues.resume": "end the pause of a queue",
     "queues.limit": "limit how many jobs of a queue run at once, and begin in a period",
     "queues.weigh": "give a queue its share",
+    "schedules.put": "put a schedule, or change one",
     "schedules.pause": "give out no more runs of a schedule",
     "schedules.resume": "end the pause of a schedule",
     "schedules.trigger": "run a schedule by hand",

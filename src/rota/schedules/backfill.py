@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from rota.errors import ConfigurationError, NotPossible
 from rota.postgres.query import Query, Steps, scalar, statement
@@ -17,7 +17,7 @@ from rota.schedules.operate import find_schedule, tell
 from rota.schedules.store import StoredSchedule
 from rota.schedules.zones import INSTANT, aware
 
-__all__ = ["Range", "clear_slots", "put_backfill"]
+__all__ = ["Range", "clear_slots", "find_gaps", "put_backfill"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,29 @@ def put_backfill(
         told = {"slots": put, "start": asked.start.isoformat(), "end": asked.end.isoformat()}
         yield from tell(schema, actor, "backfill", row.name, **told)
     return put
+
+
+# As `put_backfill` would leave out what has run.
+GAPS = statement(
+    "find_gaps",
+    """
+    select slot.at
+    from unnest(%(slots)s::timestamptz[]) as slot(at)
+    where not exists (
+        select
+        from {schema}.slots as known
+        where known.schedule = %(name)s
+          and known.slot_at = slot.at
+          and known.cause in ('due', 'backfill')
+    )
+    order by slot.at
+    """,
+)
+
+
+def find_gaps(name: str, slots: Sequence[datetime]) -> Query[list[datetime]]:
+    """Those of these slots that have not run, and are not to."""
+    return GAPS.query({"name": name, "slots": list(slots)}, read=lambda rows: [at.astimezone(UTC) for (at,) in rows])
 
 
 CLEAR = statement(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from rota.errors import ConfigurationError
@@ -11,8 +12,17 @@ from rota.schedules.definition import ScheduleDefinition, check_schedule_name, t
 from rota.schedules.operate import find_schedule
 from rota.schedules.put import next_slot
 from rota.schedules.store import StoredSchedule
+from rota.schedules.view import Schedule
 
-__all__ = ["preview_slots"]
+__all__ = ["SchedulePreview", "preview_slots"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulePreview:
+    """A schedule as it would be, and its next slots, or as many as there are."""
+
+    schedule: Schedule
+    slots: tuple[datetime, ...]
 
 
 def preview_slots(schedule: str | ScheduleDefinition, n: int) -> Steps[list[datetime]]:

@@ -19,13 +19,13 @@ from rota.postgres.names import check_name
 from rota.postgres.pool import Database
 from rota.postgres.query import Steps
 from rota.schedules.arguments import check_arguments
-from rota.schedules.backfill import Range, clear_slots, put_backfill
+from rota.schedules.backfill import Range, clear_slots, find_gaps, put_backfill
 from rota.schedules.change import change_schedule
 from rota.schedules.definition import ScheduleDefinition, ScheduleOptions, check_schedule_name, define
 from rota.schedules.gather import gather
 from rota.schedules.history import ScheduleRun, list_runs
 from rota.schedules.operate import delete_schedule, find_schedule, pause_schedule, resume_schedule, skip_slot
-from rota.schedules.preview import preview_slots
+from rota.schedules.preview import SchedulePreview, preview_slots
 from rota.schedules.put import SchedulesPut, put_schedules
 from rota.schedules.store import StoredSchedule
 from rota.schedules.timeline import Timeline, draw_timeline
@@ -126,6 +126,58 @@ class Schedules:
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
         return self._database.run_steps_sync(self._changing(name, task, args, reset, by, options), dry_run=dry_run)
+
+    async def preview_put(
+        self,
+        name: str,
+        *,
+        task: Task[..., Any] | str,
+        args: Mapping[str, Any] | None = None,
+        n: int = 10,
+        **options: Unpack[ScheduleOptions],
+    ) -> SchedulePreview:
+        """What `put` would make of it: the schedule, and its next n slots. Puts nothing; raises what `put` would."""
+        definition = define(name, task, args, options, self._tasks)
+        return await self._database.run_steps(self._foreseen(self._putting(definition, None), n), dry_run=True)
+
+    def preview_put_sync(
+        self,
+        name: str,
+        *,
+        task: Task[..., Any] | str,
+        args: Mapping[str, Any] | None = None,
+        n: int = 10,
+        **options: Unpack[ScheduleOptions],
+    ) -> SchedulePreview:
+        definition = define(name, task, args, options, self._tasks)
+        return self._database.run_steps_sync(self._foreseen(self._putting(definition, None), n), dry_run=True)
+
+    async def preview_change(
+        self,
+        name: str,
+        *,
+        task: Task[..., Any] | str | None = None,
+        args: Mapping[str, Any] | None = None,
+        reset: Page[str] = (),
+        n: int = 10,
+        **options: Unpack[ScheduleOptions],
+    ) -> SchedulePreview:
+        """What `change` would make of it, in the same way."""
+        changing = self._changing(name, task, args, reset, None, options)
+        return await self._database.run_steps(self._foreseen(changing, n), dry_run=True)
+
+    def preview_change_sync(
+        self,
+        name: str,
+        *,
+        task: Task[..., Any] | str | None = None,
+        args: Mapping[str, Any] | None = None,
+        reset: Page[str] = (),
+        n: int = 10,
+        **options: Unpack[ScheduleOptions],
+    ) -> SchedulePreview:
+        changing = self._changing(name, task, args, reset, None, options)
+        return self._database.run_steps_sync(self._foreseen(changing, n), dry_run=True)
 
     async def put_many(
         self,
@@ -312,6 +364,17 @@ class Schedules:
             if put is not None:
                 return put
 
+    async def gaps(self, name: str, start: datetime, end: datetime, *, limit: int = 1000) -> Page[datetime]:
+        """The slots from `start` to before `end` that have not run: those that a backfill would. Raises what it would."""
+        asked = Range(start, end, limit)
+        row = await self._database.run_steps(find_schedule(check_schedule_name(name), lock=False))
+        return await self._database.run(find_gaps(row.name, await asyncio.to_thread(asked.slots, row)))
+
+    def gaps_sync(self, name: str, start: datetime, end: datetime, *, limit: int = 1000) -> Page[datetime]:
+        asked = Range(start, end, limit)
+        row = self._database.run_steps_sync(find_schedule(check_schedule_name(name), lock=False))
+        return self._database.run_sync(find_gaps(row.name, asked.slots(row)))
+
     async def clear(self, name: str, *, by: str | None = None, dry_run: bool = False) -> int:
         """Forget its runs that wait, for another to end or for the end of a pause: of a backfill, or since `overlap` queues them.
 
@@ -332,6 +395,10 @@ class Schedules:
     def _putting(self, definition: ScheduleDefinition, by: str | None) -> Steps[Schedule]:
         yield from put_schedules([definition], schema=self._schema, codec=self._codec, actor=actor(by))
         return (yield from self._shown(definition.name))
+
+    def _foreseen(self, putting: Steps[Schedule], n: int) -> Steps[SchedulePreview]:
+        schedule = yield from putting
+        return SchedulePreview(schedule, tuple((yield from preview_slots(schedule.name, n))))
 
     def _changing(
         self,

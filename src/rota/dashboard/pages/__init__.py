@@ -31,6 +31,7 @@ PAGES: tuple[Page, ...] = (
     dead.PAGE,
     schedules.LIST,
     schedules.ONE,
+    schedules.EDIT,
     members.PAGE,
     pollers.PAGE,
     projections.PAGE,

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from markupsafe import Markup
 
+from rota.dashboard.acting.schedules import option_text
+from rota.dashboard.actions import ACTIONS
 from rota.dashboard.charts import Lane, Span, lanes, spark
 from rota.dashboard.page import Look, Page, Region
 from rota.errors import ConfigurationError, NotPossible
 from rota.schedules.history import ScheduleRun
 from rota.schedules.timeline import Timeline
 
-__all__ = ["LIST", "ONE", "drawn", "timeline"]
+__all__ = ["EDIT", "LIST", "ONE", "drawn", "timeline"]
 
 _SIZE = 100
 _RUNS = 50
@@ -91,9 +94,16 @@ async def _one(look: Look) -> dict[str, Any]:
         "known": known,
         "schedule": look.redaction.schedule(schedule),
         "runs": runs,
-        "planned": planned[:_NEXT],
+        "planned": [(slot, _in_zone(slot, schedule.tz)) for slot in planned[:_NEXT]],
         "chart": timeline(runs, planned, _minute(datetime.now(UTC)), look),
     }
+
+
+def _in_zone(slot: datetime, zone: str) -> str:
+    try:
+        return slot.astimezone(ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M:%S %Z")
+    except (ValueError, OSError):  # someone wrote something else into the row, or this machine does not know it
+        return ""
 
 
 def timeline(
@@ -121,6 +131,43 @@ def _minute(at: datetime) -> datetime:
     """The picture moves once a minute: more often there would be nothing to see."""
     return at.replace(second=0, microsecond=0)
 
+
+# What the form has, in this order; the rest is for programs.
+_EDITED = (
+    *("cron", "every", "at", "tz", "start_at", "end_at", "max_runs", "jitter", "overlap", "misfire", "misfire_grace"),
+    *("queue", "priority", "tags", "note"),
+)
+
+
+async def _form(look: Look) -> dict[str, Any]:
+    """What can be said of a schedule, with what is said of this one; of a new one nothing."""
+    name = look.param("name")
+    action = ACTIONS["schedules.put" if name is None else "schedules.change"]
+    fields = {each: action.fields[each] for each in ("name", "task", "args", *_EDITED)}
+    if name is None:
+        return {"schedule": None, "action": action, "fields": fields, "texts": {}, "tasks": sorted(look.app.tasks)}
+    schedule = await look.looking.schedules.get(name)
+    texts = {each: option_text(schedule, each) for each in _EDITED} | {"name": name, "task": schedule.task}
+    return {
+        "schedule": look.redaction.schedule(schedule),
+        "action": action,
+        "fields": fields,
+        "texts": texts,
+        "tasks": sorted(look.app.tasks),
+    }
+
+
+EDIT = Page(
+    "schedule-edit",
+    "/schedule/edit",
+    "Schedule",
+    "schedule_edit.html",
+    (Region("form", "schedule_form.html", _form),),
+    params=("name",),
+    actions=("schedules.put", "schedules.change"),
+    within="schedules",
+    live=False,  # what one types stays as it is
+)
 
 LIST = Page(
     "schedules",
