@@ -20,7 +20,7 @@ Tab = Callable[..., Page]
 @pytest.fixture
 def worker(shop: Shop, tmp_path: Path) -> Iterator[WorkerProcess]:
     """One more than the shop has, to be ended."""
-    (tmp_path / "more.py").write_text(SHOP.replace("app = Rota()", 'app = Rota(release="v42")'))
+    (tmp_path / "more.py").write_text(SHOP.replace("app = Rota(", 'app = Rota(release="v42", '))
     with WorkerProcess(tmp_path / "more.py", dsn=shop.dsn, schema="rota") as worker:
         yield worker.wait_until_working()
 
@@ -53,7 +53,7 @@ def test_a_process_rests_goes_on_and_ends_and_the_page_tells_so(
 
 
 def test_the_pools_of_each_process_are_shown_with_the_database(shop: Shop, tab: Tab) -> None:
-    (member,) = [each for each in shop.app.members_sync() if "tasks" in each.work]
+    member = next(each for each in reversed(shop.app.members_sync()) if "tasks" in each.work)
     page = tab()
     page.goto(f"{shop.url}database")
 
