@@ -29,6 +29,7 @@ from rota.events.logs import EventLogs
 from rota.events.types import EventTypes
 from rota.integrations.logging import words
 from rota.jobs.batches import Batches
+from rota.jobs.bulk.bulks import Bulks
 from rota.jobs.dead import Dead
 from rota.jobs.definition import BoundTask
 from rota.jobs.facets import Facets
@@ -168,6 +169,7 @@ OBJECTS: dict[str, tuple[str, Any]] = {
     "page": ("What `app.audit.list()` returns", AuditPage),
     "entry": ("An entry of the audit", AuditEntry),
     "batches": ("`app.batches`: many jobs under one handle", Batches),
+    "bulk": ("`app.bulk`: many jobs changed at once", Bulks),
     "leader": ("What `app.leaders.list()` lists", LeaderView),
     "term": ("What `app.leaders.terms()` lists", TermView),
     "leader_lane": ("What `app.leaders.lanes()` lists", LeaderLane),
@@ -179,18 +181,22 @@ OBJECTS: dict[str, tuple[str, Any]] = {
 
 SAMPLES: dict[str, Any] = {
     "abandoned": 0,
+    "action": "cancel",
     "added": ("nightly-report",),
     "attempt": 1,
+    "bulk": 7,
     "by": "ana",
     "changed": (),
     "concurrency": 20,
     "created": 3,
+    "done": 1000,
     "dropped": 1,
     "elsewhere": 0,
     "ends": 7,
     "epoch": 1767225600000,
     "error": "server closed the connection",
     "events": 500,
+    "failed": 0,
     "fate": "queued",
     "find": "select feeds.digest from public.feeds where pg_column_size(jsonb_build_array(...)) > 2635",
     "finished": 12,
@@ -205,6 +211,8 @@ SAMPLES: dict[str, Any] = {
     "key": [7],
     "kind": "resigned",
     "roles": ("shop_jobs",),
+    "skipped": 3,
+    "state": "finished",
     "statements": 9,
     "left": (),
     "lines": 1200,

@@ -22,7 +22,7 @@ PUBLIC = """
     Projection ProjectionStatus ProjectionView ParkedEvent Stop Park
     Rota Package Task Retry Unique Debounce Throttle Limit Snooze Discard Retention Codec Job NewJob RunningJob Transaction
     AttemptError LogLine Explanation Letter Erased Schedule ScheduleDefinition ScheduleRun SchedulesPut Exclude Term current_job inject
-    DrainMiddleware draining group Chain Group Flow Batch Progress BatchNotFound ResultsMissing
+    DrainMiddleware draining group Chain Group Flow Batch Progress BatchNotFound Bulk BulkPreview BulkNotFound ResultsMissing
     RotaError AppNotFound ClaimLost ConfigurationError DatabaseUnavailable EmbeddedError ForeignDatabase ForkedProcess
     InvalidArguments InvalidDsn JobCancelled JobExists JobFailed JobNotFound LeadershipHeld LeadershipLost LockHeld
     NotPossible PayloadTooLarge ResourceUnavailable ScheduleNotFound SchemaMismatch UnknownTask WaitTimedOut __version__

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rota.errors import (
         AppNotFound,
         BatchNotFound,
+        BulkNotFound,
         ClaimLost,
         ConfigurationError,
         DatabaseUnavailable,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from rota.events.table import EventTable
     from rota.integrations.asgi.drain import DrainMiddleware, draining
     from rota.jobs.batches import Batch, Progress
+    from rota.jobs.bulk.start import BulkPreview
+    from rota.jobs.bulk.view import Bulk
     from rota.jobs.chains import Chain, Group, group
     from rota.jobs.codec import Codec
     from rota.jobs.definition import Task
@@ -96,6 +99,8 @@ __all__ = [
     "Group",
     "Flow",
     "Batch",
+    "Bulk",
+    "BulkPreview",
     "Progress",
     "RunningJob",
     "Transaction",
@@ -137,6 +142,7 @@ __all__ = [
     "RotaError",
     "AppNotFound",
     "BatchNotFound",
+    "BulkNotFound",
     "ClaimLost",
     "ConfigurationError",
     "DatabaseUnavailable",
@@ -174,6 +180,8 @@ _ROOMS = {
     "rota.events.table": ("EventTable",),
     "rota.jobs.definition": ("Task",),
     "rota.jobs.batches": ("Batch", "Progress"),
+    "rota.jobs.bulk.start": ("BulkPreview",),
+    "rota.jobs.bulk.view": ("Bulk",),
     "rota.jobs.chains": ("Chain", "Group", "group"),
     "rota.jobs.flow": ("Flow",),
     "rota.jobs.codec": ("Codec",),

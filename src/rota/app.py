@@ -15,6 +15,7 @@ from rota.events.logs import EventLogs
 from rota.facts import Facts
 from rota.figures import Figures
 from rota.jobs.batches import Batches
+from rota.jobs.bulk.bulks import Bulks
 from rota.jobs.chains import Plan
 from rota.jobs.codec import Codec, check_codec
 from rota.jobs.dead import Dead
@@ -155,6 +156,7 @@ class Rota:
         self.database = self._make_database(settings, pools)
         self.jobs = Jobs(self.database, self.tasks, self.codec)
         self.dead = Dead(self.database, self.tasks, self.codec, self.jobs)
+        self.bulk = Bulks(self.database, self.tasks, self.codec, self.jobs)
         self.queues = Queues(self.database, self.tasks)
         self.trends = Trends(self.database)
         self.audit = Audit(self.database)

@@ -23,6 +23,7 @@
     ├── JobExists                   a job that may exist only once does already
     ├── JobNotFound                 no job has this id
     ├── BatchNotFound               no batch has this id
+    ├── BulkNotFound                no bulk has this id
     ├── ScheduleNotFound            no schedule has this name
     ├── WrongVersion                a stream of events is not at the version that an append expected
     ├── UndecodableEvent            a stored event is not what its type says
@@ -46,6 +47,7 @@ from typing import Any
 __all__ = [
     "AppNotFound",
     "BatchNotFound",
+    "BulkNotFound",
     "ClaimLost",
     "ConfigurationError",
     "DataDirectoryError",
@@ -262,6 +264,10 @@ class UndecodableEvent(RotaError):
 
 class ScheduleNotFound(RotaError):
     """No schedule has this name: it was never put, or it was deleted."""
+
+
+class BulkNotFound(RotaError):
+    """No bulk has this id, or none any more."""
 
 
 class BatchNotFound(RotaError):

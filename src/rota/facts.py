@@ -27,6 +27,7 @@ __all__ = [
     "EventsProjected",
     "Fact",
     "Facts",
+    "BulkEnded",
     "HistoryKept",
     "HookHindered",
     "JobCancelled",
@@ -505,6 +506,18 @@ class JobRaisedAfterSuccess(Fact):
     task: str
     attempt: int
     error: BaseException
+
+
+class BulkEnded(Fact):
+    """A bulk has come to its end by a turn of ours: `state` is finished or undone. So many of its jobs were changed, had changed by
+    their turn, and could not be changed."""
+
+    bulk: int
+    action: str
+    state: str
+    done: int
+    skipped: int
+    failed: int
 
 
 class HistoryKept(Fact):

@@ -128,6 +128,7 @@ class Workers:
         shown = {
             "queues": queues if queues is None else list(queues),
             "concurrency": settings.concurrency,
+            "bulk": True,
             "tasks": {name: app.tasks[name].version for name in sorted(app.tasks)},
             "limited": [name for name, limit in limits.items() if limit is not None],
             "schedules": {schedule.name: str(schedule.digest()) for schedule in schedules},

@@ -134,12 +134,15 @@ class Busy:
     shop: Shop
     running: int
     dead: int
+    bulk: int
     proxied: str
 
     def addresses(self) -> dict[str, list[str]]:
         """Of every page there is; those that need more than their path are told here."""
         known = {
             "job": [f"jobs/{self.running}", f"jobs/{self.dead}"],
+            "bulk new": ["bulk/new", "bulk/new?do=cancel&queue=mail"],
+            "bulk one": [f"bulk/{self.bulk}"],
             "schedule": ["schedule?name=nightly_report"],
             "projection": ["projection?name=newsletter", "projection?name=revenue"],
             "about": ["about", "about?examine=1"],
@@ -167,6 +170,8 @@ def busy_shop(rota_server: DatabaseServer, folder: Path) -> Iterator[Busy]:
             shop.enqueue("send_receipt", f'{{"order": {n}, "to": "customer-{n}@example.com"}}', "mail", later="3h")
         for n in range(3):
             shop.enqueue("import_catalog", f'{{"file": "catalog-{n}.csv", "rows": 120}}', "media")
+        bulk = shop.app.bulk.start_sync("prioritise", priority=2, queue="mail", state="queued", by="ana")
+        shop.until(lambda: not shop.app.bulk.get_sync(bulk.id).open, "the bulk has ended")
         projections = shop.app.projections
         shop.until(
             lambda: (
@@ -180,7 +185,7 @@ def busy_shop(rota_server: DatabaseServer, folder: Path) -> Iterator[Busy]:
         shop.until(lambda: all(each.holder for each in shop.app.leaders.list_sync()), "all is led")
         dead = shop.sql("select max(id) from rota.dead")[0][0]
         behind = stack.enter_context(served_to_others(shop))
-        yield Busy(shop, running, dead, stack.enter_context(proxied(behind.port)))
+        yield Busy(shop, running, dead, bulk.id, stack.enter_context(proxied(behind.port)))
 
 
 @pytest.fixture(scope="module")

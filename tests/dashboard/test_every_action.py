@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from tests.dashboard.visitor import PREFIX, Visitor
 from tests.dashboard.world import make_world
+from tests.jobs.bulk_turns import done
 
 from rota import LeadershipLost
 from rota.dashboard import RIGHTS, User
@@ -35,8 +36,17 @@ def days_ago(days: int) -> str:
 
 
 # In this order, on a world of everything: what is asked for. Each must leave an entry in the audit; where it says {dead}, {group}
-# or {epoch}, those of the world stand there.
+# or {epoch}, those of the world stand there. Nobody works, so bulks are begun and go no further.
 DEEDS: list[tuple[str, dict[str, str]]] = [
+    ("bulk.prioritise", {"ids": "{queued}", "priority": "7", "pace": "100"}),
+    ("bulk.move", {"ids": "{queued}", "to": "slow"}),
+    ("bulk.put_off", {"tag": "later", "delay": "9h"}),
+    ("bulk.retry", {"ids": "{queued}", "undo_for": "2h"}),
+    ("bulk.cancel", {"task": "send", "reason": "too late", TYPED: "cancel"}),
+    ("bulk.discard", {"ids": "{queued}", TYPED: "discard"}),
+    ("bulk.acknowledge", {"error": "cannot do", "reason": "known"}),
+    ("bulk.stop", {"id": "2"}),
+    ("bulk.undo", {"id": "{bulk}"}),
     ("jobs.retry", {"id": "{queued}"}),
     ("jobs.cancel", {"id": "{queued}", "reason": "too late"}),
     ("jobs.discard", {"id": "{other}", "reason": "never mind"}),
@@ -87,6 +97,7 @@ WORKER = """
 PATHS = {
     "job": "jobs/{dead}",
     "schedule": "schedule?name=reports%2Fnightly",
+    "bulk one": "bulk/1",
     "projection": "projection?name=counts",
 }
 HOMES = {
@@ -124,9 +135,16 @@ async def busy_world(app: TestRota, dsn: str) -> AsyncIterator[dict[str, str]]:
         "letter": str(next(each.id for each in letters if each.id != world.dead.id and not each.tags)),
         "group": group,
         "epoch": str(leader.epoch),
+        "bulk": str(await a_bulk_that_ended(app)),
     }
     leading.cancel()
     await asyncio.wait([leading])
+
+
+async def a_bulk_that_ended(app: TestRota) -> int:
+    task = app.task(name="kept", queue="apart")(lambda: None)
+    job = await task.using(delay="1h").enqueue()
+    return (await done(app, "move", ids=[job.id], to="elsewhere")).id
 
 
 async def lead(app: TestRota, leads: asyncio.Event) -> None:

@@ -543,7 +543,7 @@ def test_lines_that_come_while_their_job_is_erased_wait_and_are_not_written(
     (job,) = db.execute("insert into rota.jobs (task, tags) values ('t', '{x}') returning id").fetchone() or ()
 
     with psycopg.connect(rota_database) as erasing, ThreadPoolExecutor(1) as thread:
-        drive(erasing, erase_batch("x", Erasing(walk=2), "channel", "ana"))
+        drive(erasing, erase_batch("x", Erasing(walk=3), "channel", "ana"))
         writing = thread.submit(ask, db, append_lines([parcel(job, "late")], 0.0))
         blocked = "select pid from pg_stat_activity where wait_event_type = 'Lock' and query like '%append_log_lines%'"
         with psycopg.connect(rota_database, autocommit=True) as watcher:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import (
     batches,
     blocked,
+    bulk,
     changes,
     collapse,
     concurrency,
@@ -47,6 +48,7 @@ MUTANTS = [
     *kernel.MUTANTS,
     *queue.MUTANTS,
     *unique.MUTANTS,
+    *bulk.MUTANTS,
     *worker.MUTANTS,
     *people.MUTANTS,
     *job_logs.MUTANTS,

@@ -149,8 +149,8 @@ MUTANTS = [
     Mutant(
         "batches: inputs repeated",
         "jobs/repeat.py",
-        "done.trace_context, done.inputs,",
-        "done.trace_context, null,",
+        "free.trace_context, free.inputs,",
+        "free.trace_context, null,",
         "tests/jobs/test_chains.py::test_a_dependant_that_fails_is_tried_again_with_what_it_was_given",
     ),
     Mutant(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from rota.cli.output import say
-from rota.errors import BatchNotFound, InvalidArguments, JobNotFound, NotPossible, ScheduleNotFound
+from rota.errors import BatchNotFound, BulkNotFound, InvalidArguments, JobNotFound, NotPossible, ScheduleNotFound
 from rota.jobs.checks import LATEST_YEAR
 
 __all__ = ["change_options", "for_each", "json_object", "moment"]
@@ -36,7 +36,7 @@ def for_each(ids: Iterable[Named], change: Callable[[Named], None]) -> None:
     for each in ids:
         try:
             change(each)
-        except (BatchNotFound, InvalidArguments, JobNotFound, NotPossible, ScheduleNotFound) as error:
+        except (BatchNotFound, BulkNotFound, InvalidArguments, JobNotFound, NotPossible, ScheduleNotFound) as error:
             say(f"rota: {error}")
             failed = True
     if failed:

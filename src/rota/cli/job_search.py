@@ -16,7 +16,7 @@ from rota.errors import ConfigurationError
 from rota.jobs.inspect import STATES
 from rota.jobs.search import REACH
 
-__all__ = ["count", "search", "when"]
+__all__ = ["count", "search", "search_options", "when"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

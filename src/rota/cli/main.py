@@ -34,6 +34,7 @@ _COMMANDS = {
     "vitals": ("rota.cli.vitals", "vitals", "How the database is: tables, transactions, connections."),
     "jobs": ("rota.cli.jobs", "jobs", "Look at jobs, retry, cancel, erase and enqueue them."),
     "dead": ("rota.cli.dead", "dead", "Look at dead letters, retry and acknowledge them."),
+    "bulk": ("rota.cli.bulk", "bulk", "Change many jobs at once, see how far that is, stop it, undo it."),
     "queues": ("rota.cli.queues", "queues", "Look at queues, pause and resume them, limit and weigh them."),
     "trends": ("rota.cli.trends", "trends", "How much was done when, how long it took, and what waited."),
     "batches": ("rota.cli.batches", "batches", "Look at batches of jobs, and cancel what is left of one."),

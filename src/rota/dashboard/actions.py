@@ -11,6 +11,7 @@ from typing import Any
 
 from rota.app import Rota
 from rota.dashboard.acting.action import ID, NAME, REASON, Action, Values
+from rota.dashboard.acting.bulk import BULK_ACTIONS
 from rota.dashboard.acting.members import MEMBER_ACTIONS
 from rota.dashboard.acting.pollers import POLLER_ACTIONS
 from rota.dashboard.acting.projections import PROJECTION_ACTIONS
@@ -183,6 +184,7 @@ ACTIONS: Mapping[str, Action] = {
             ),
             typed=lambda values: values.get("name") if values.get("force") else None,
         ),
+        *BULK_ACTIONS,
         *MEMBER_ACTIONS,
         *SCHEDULE_ACTIONS,
         *POLLER_ACTIONS,

@@ -241,6 +241,8 @@ class Dashboard:
             raise HTTPException(403, f"You may not do this: it needs the right {action.right}. Nothing was done.")
         try:
             values = read_form(name, action.fields, form)
+            if action.check is not None:
+                action.check(look, values)
             if "_preview" in form or (TYPED not in form and action.typed(values) is not None):
                 told = None if action.preview is None else await action.preview(look, values)
                 return await self._whole(look, page, Asked(action, form, preview=told))
@@ -250,7 +252,7 @@ class Dashboard:
             self.changed()
             return await self._whole(look, page, Asked(action, form, error), status_of(error))
         self.changed()
-        left_to = page.leave_to.get(name)
+        left_to = page.leave_to.get(name) if action.lead is None else action.lead(done)
         onwards = action.then(look, values) if action.then else look.here() if left_to is None else look.to(left_to)
         response = RedirectResponse(onwards, 303)
         said = action.said(done, values)[:_LONGEST_SAID]

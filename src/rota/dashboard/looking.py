@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from rota.app import Rota
 from rota.errors import DatabaseUnavailable, RotaError
+from rota.jobs.bulk.bulks import Bulks
 from rota.jobs.dead import Dead
 from rota.jobs.queue import Jobs
 from rota.jobs.queues import Queues
@@ -46,6 +47,7 @@ class Looking:
         self.of = app.database
         self.jobs = Jobs(self.database, app.tasks, app.codec)
         self.dead = Dead(self.database, app.tasks, app.codec, self.jobs)
+        self.bulk = Bulks(self.database, app.tasks, app.codec, self.jobs)
         self.queues = Queues(self.database, app.tasks)
         self.schedules = Schedules(self.database, app.tasks, app.codec, self.jobs)
         self.leaders = Leaders(self.database)

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from rota.errors import (
     BatchNotFound,
+    BulkNotFound,
     ConfigurationError,
     DatabaseUnavailable,
     InvalidArguments,
@@ -28,6 +29,7 @@ _STATUS: tuple[tuple[type[RotaError], int], ...] = (
     (JobNotFound, 404),
     (ScheduleNotFound, 404),
     (BatchNotFound, 404),
+    (BulkNotFound, 404),
     (NotPossible, 409),
     (JobExists, 409),
     (InvalidDsn, 503),

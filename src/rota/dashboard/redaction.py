@@ -11,6 +11,7 @@ from typing import Any
 
 from rota.blot import MASK, blotted, forms
 from rota.errors import ConfigurationError
+from rota.jobs.bulk.view import Bulk
 from rota.jobs.job import AttemptError, Job
 from rota.jobs.letters import Letter
 from rota.jobs.redact import texts_in
@@ -112,6 +113,13 @@ class Redaction:
     def payload(self, value: Any) -> Any:
         """What an event holds."""
         return self._masked(value) if self._names else value
+
+    def bulk(self, bulk: Bulk) -> Bulk:
+        """An error that jobs were chosen by may quote an argument, and so may what PostgreSQL said."""
+        if not self._names or bulk.filter is None:
+            return bulk
+        told = {name: MASK if name == "error" else value for name, value in bulk.filter.items()}
+        return replace(bulk, filter=told, trouble=None if bulk.trouble is None else MASK)
 
     def sentences(self, job: Job[Any], sentences: Sequence[str]) -> tuple[str, ...]:
         """What is said of a job that was not redacted yet."""

@@ -183,6 +183,11 @@ def words(fact: Fact) -> Words | None:
             return logging.ERROR, (
                 f"job {job} ({task}) has succeeded, but attempt {attempt} raised after its transaction: {_brief(error)}"
             )
+        case facts.BulkEnded(bulk, action, state, changed, skipped, failed):
+            return (
+                logging.INFO,
+                f"bulk {bulk} ({action}) is {state}: {changed} done, {skipped} skipped, {failed} failed",
+            )
         case facts.HistoryKept(created, dropped, removed, hindered):
             done = f"history: {created} partition(s) made, {dropped} dropped, {removed} row(s) or result(s) removed"
             return (

@@ -14,11 +14,12 @@ __all__ = ["Chores", "find_chores"]
 @dataclass(frozen=True, slots=True)
 class Chores:
     """Whether ended members have left jobs behind, whether something that nobody runs is marked to end, whether batches have lost
-    jobs; and the tokens of all claims that this member has according to the database."""
+    jobs, whether there is a bulk that nobody is at; and the tokens of all claims that this member has according to the database."""
 
     lost: bool
     cancelled: bool
     closings: bool
+    bulks: bool
     held: frozenset[int]
 
 
@@ -37,6 +38,12 @@ FIND_CHORES = statement(
         ),
         exists (select from {schema}.jobs as job where job.cancel_requested_at is not null and job.state <> 'running'),
         exists (select from {schema}.closings),
+        exists (
+            select
+            from {schema}.bulks as bulk
+            where bulk.state in ('running', 'undoing')
+              and bulk.not_before <= statement_timestamp() - interval '2 seconds'
+        ),
         (select array_agg(distinct job.token) from {schema}.jobs as job where job.state = 'running' and job.member = %(member)s)
     """,
 )
@@ -46,7 +53,7 @@ def find_chores(member: UUID) -> Query[Chores]:
     """What there is to see to, by whoever comes first, and what this member holds. Changes nothing, and waits for nobody."""
 
     def read(rows: list[Row]) -> Chores:
-        ((lost, cancelled, closings, held),) = rows
-        return Chores(lost, cancelled, closings, frozenset(held or ()))
+        ((lost, cancelled, closings, bulks, held),) = rows
+        return Chores(lost, cancelled, closings, bulks, frozenset(held or ()))
 
     return FIND_CHORES.query({"member": member}, read=read)  # type: ignore[arg-type]

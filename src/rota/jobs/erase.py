@@ -70,8 +70,9 @@ TAGGED = {
 }
 
 # Schedules first, as they would put more jobs. A letter that is retried while we are among the letters is met as a live job,
-# and one that dies among those as a letter.
-_ERASE_WALKS = ("schedules", "dead", "live", "dead", "history")
+# and one that dies among those as a letter. What bulks remember comes before all of these, so that none of them is put back behind us;
+# and once more at the end, since one may have ended some meanwhile.
+_ERASE_WALKS = ("schedules", "bulks", "dead", "live", "dead", "history", "bulks")
 _COUNT_WALKS = ("schedules", "live", "dead", "history")
 
 
@@ -88,12 +89,22 @@ def erase_batch(tag: str, so_far: Erasing, channel: str, actor: str) -> Steps[Er
         if gone.schedules:
             yield record(actor, "erase", {"tag": tag, **asdict(gone)})
         return _next(so_far, gone, None, len(_ERASE_WALKS))
+    if _ERASE_WALKS[so_far.walk] == "bulks":
+        yield LOCK_BULKS.query(read=nothing)
+        yield FORGET.query({"tag": tag}, read=nothing)
+        return (yield from _noted(so_far, Erased(), None, [], tag, actor))
     last, ids = yield _find_tagged(_ERASE_WALKS[so_far.walk], tag, so_far.after)
     erased = Erased()
     if ids:
         yield LOCK_LOGS.query(read=nothing)
         yield _lock_keys(ids)
         erased = yield _erase(ids, tag, channel)
+    return (yield from _noted(so_far, erased, last, ids, tag, actor))
+
+
+def _noted(
+    so_far: Erasing, erased: Erased, last: JobId | None, ids: Sequence[JobId], tag: str, actor: str
+) -> Steps[Erasing]:
     then = _next(so_far, erased, last, len(_ERASE_WALKS))
     # that someone asked is on record even if there was nothing
     if ids or (then.finished and then.erased == Erased()):
@@ -139,6 +150,13 @@ ERASE_SCHEDULES = statement(
 COUNT_SCHEDULES = statement(
     "count_tagged_schedules", "select count(*)::integer from {schema}.schedules where %(tag)s = any (tags)"
 )
+
+# A turn with a bulk is short: what it puts back is there when it is over, and is found.
+LOCK_BULKS = statement(
+    "lock_undoing_bulks", "select id from {schema}.bulks where state in ('running', 'undoing') order by id for update"
+)
+
+FORGET = statement("forget_bulk_jobs", "delete from {schema}.bulk_jobs where before -> 'tags' ? %(tag)s")
 
 # Whoever writes lines waits, looks for their job after that, and finds it gone. No body waits for it. It keeps out a second one who
 # erases, too: two who may both read and then delete would wait for each other in a circle.

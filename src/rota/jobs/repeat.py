@@ -1,13 +1,14 @@
 """Having a job tried again, or sooner, wherever it is.
 
-A job moves one way only: from live to dead or settled, and from dead to settled. Looked for in that order, each place under
-a lock, it cannot slip past. A unique one is made again only under the lock of its key, and while no live job has that key.
+A job moves one way: from live to dead or settled, and from dead to settled. Looked for in that order, each place under
+a lock, it cannot slip past; but for one that goes back because a bulk is undone, so it is looked for once more. A unique one
+is made again only under the lock of its key, and while no live job has that key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rota.errors import JobNotFound, NotPossible
 from rota.jobs.inspect import check_id, get_job
@@ -15,25 +16,19 @@ from rota.jobs.job import Job, JobId, Owner
 from rota.jobs.letters import Letter, get_letter
 from rota.jobs.resolve import find_holder, retry_letter
 from rota.postgres.audit import record
-from rota.postgres.query import Query, Row, Steps, nothing, statement
+from rota.postgres.query import Query, Row, Steps, many, nothing, statement
 
-__all__ = ["retry_job"]
+__all__ = ["Hastened", "Repeated", "hasten_jobs", "lock_settled", "repeat_jobs", "retry_job"]
 
 
 def retry_job(id: JobId, channel: str, actor: str, app: Owner) -> Steps[Job[Any]]:
     """Have the job tried now; returns the one that will run. See Jobs.retry."""
     number = check_id(id)
-    live: Row | None = yield _hasten(number, channel)
-    again: JobId | None = number
-    if live is not None:
-        state, is_hastened = live
-        if not is_hastened:
-            _refuse_busy(id, state)
-        yield record(actor, "retry", {"job": id})
-    elif (yield get_letter(number)) is not None:
+    again = yield from _hasten(number, channel, actor)
+    if again is None and (yield get_letter(number)) is not None:
         again = yield from _retry_dead(number, channel, actor)
-    else:
-        again = yield from _repeat(number, channel, actor)
+    elif again is None:
+        again = (yield from _repeat(number, channel, actor)) or (yield from _hasten(number, channel, actor))
     if again is None:
         raise JobNotFound(
             f"There is no job {id} to retry: it was never enqueued here, or it settled so long ago that it is forgotten."
@@ -46,8 +41,16 @@ def retry_job(id: JobId, channel: str, actor: str, app: Owner) -> Steps[Job[Any]
     return job
 
 
+class Hastened(NamedTuple):
+    """A live job, and whether it waited for its time, which it does no longer."""
+
+    id: JobId
+    state: str
+    waited: bool
+
+
 HASTEN = statement(
-    "hasten_job",
+    "hasten_jobs",
     """
     with live as materialized (
         select
@@ -55,7 +58,8 @@ HASTEN = statement(
             -- one that is blocked and due has only others to wait for
             job.state = 'queued' or (job.state = 'blocked' and job.after is null and job.due_at > {schema}.now()) as waits
         from {schema}.jobs as job
-        where job.id = %(id)s
+        where job.id = any (%(ids)s::bigint[])
+        order by job.id
         for update
     ), hastened as (
         update {schema}.jobs as job
@@ -64,16 +68,28 @@ HASTEN = statement(
         where job.id = live.id
           and live.waits
     ), woken as materialized (
-        select count({schema}.notify(%(channel)s, live.queue)) from live where live.waits
+        select count({schema}.notify(%(channel)s, queues.queue))
+        from (select distinct live.queue from live where live.waits) as queues
     )
-    select live.state, live.waits from live, woken
+    select live.id, live.state, live.waits from live, woken
     """,
 )
 
 
-def _hasten(id: JobId, channel: str) -> Query[Row | None]:
-    """Make the job due now if it waits for its time; returns its state and whether it did, None if it is not a live one."""
-    return HASTEN.query({"id": id, "channel": channel}, read=_row)
+def hasten_jobs(ids: Sequence[JobId], channel: str) -> Query[list[Hastened]]:
+    """Make those due now that wait for their time; returns the live ones of these jobs."""
+    return HASTEN.query({"ids": list(ids), "channel": channel}, read=many(Hastened))
+
+
+def _hasten(id: JobId, channel: str, actor: str) -> Steps[JobId | None]:
+    """The job itself, due now; None if it is not a live one. Raises NotPossible if it does not wait for its time."""
+    live: list[Hastened] = yield hasten_jobs([id], channel)
+    if not live:
+        return None
+    if not live[0].waited:
+        _refuse_busy(id, live[0].state)
+    yield record(actor, "retry", {"job": id})
+    return id
 
 
 def _refuse_busy(id: JobId, state: str) -> None:
@@ -113,34 +129,59 @@ LOCK_KEY = statement(
 )
 
 LOCK_SETTLED = statement(
-    "lock_settled", "select done.task, done.unique_key from {schema}.history as done where done.id = %(id)s for update"
+    "lock_settled",
+    """
+    select done.id, done.task, done.unique_key
+    from {schema}.history as done
+    where done.id = any (%(ids)s::bigint[])
+    order by done.id
+    for update
+    """,
 )
+
+
+def lock_settled(ids: Sequence[JobId]) -> Query[list[Row]]:
+    """Keep anyone else from repeating these settled jobs; tells which there are: id, task and unique key."""
+    return LOCK_SETTLED.query({"ids": list(ids)}, read=list)
+
+
+class Repeated(NamedTuple):
+    """The job that repeats a settled one, and whether it was made just now."""
+
+    id: JobId
+    origin: JobId
+    is_new: bool
+
 
 # A statement of its own after the locks: only then does it see the jobs that their last holders have put.
 REPEAT = statement(
-    "repeat_job",
+    "repeat_jobs",
     """
-    with again as (
-        select job.id
+    with again as materialized (
+        select min(job.id) as id, job.origin
         from {schema}.jobs as job
-        where job.origin = %(id)s
-        -- an expression, which no index is sorted by: without statistics PostgreSQL would rather walk all ids
-        order by job.id + 0
-        limit 1
+        where job.origin = any (%(ids)s::bigint[])
+        group by job.origin
+    ), free as materialized (
+        select done.*
+        from {schema}.history as done
+        where done.id = any (%(ids)s::bigint[])
+          and not exists (select from again where again.origin = done.id)
+          and not exists (select from {schema}.jobs as live where live.unique_key = done.unique_key)
     ), put as (
         insert into {schema}.jobs as job (
             task, args, queue, priority, version, key, tags, retention, redact, lost_limit, unique_key, schedule,
             slot_at, trace_context, inputs, origin
         )
         select
-            done.task, done.args, done.queue, done.priority, done.version, done.key, done.tags, done.retention, done.redact,
-            done.lost_limit, done.unique_key, done.schedule, done.slot_at, done.trace_context, done.inputs,
-            done.id
-        from {schema}.history as done
-        where done.id = %(id)s
-          and not exists (select from again)
-          and not exists (select from {schema}.jobs as live where live.unique_key = done.unique_key)
-        returning job.id, job.queue, job.unique_key, job.created_at
+            free.task, free.args, free.queue, free.priority, free.version, free.key, free.tags, free.retention, free.redact,
+            free.lost_limit, free.unique_key, free.schedule, free.slot_at, free.trace_context, free.inputs,
+            free.id
+        from free
+        -- of several under one key, the oldest
+        where not exists (select from free as older where older.unique_key = free.unique_key and older.id < free.id)
+        order by free.id
+        returning job.id, job.queue, job.origin, job.unique_key, job.created_at
     ), held as (
         update {schema}.uniques as held
         set job_id = put.id,
@@ -151,34 +192,35 @@ REPEAT = statement(
         from put
         where held.key = put.unique_key
     ), woken as materialized (
-        select count({schema}.notify(%(channel)s, put.queue)) from put
+        select count({schema}.notify(%(channel)s, queues.queue)) from (select distinct put.queue from put) as queues
     )
-    select found.id, found.is_new
-    from woken, (select id, false as is_new from again union all select id, true from put) as found
+    select found.id, found.origin, found.is_new
+    from woken,
+         (select id, origin, false as is_new from again union all select id, origin, true from put) as found
     """,
 )
+
+
+def repeat_jobs(ids: Sequence[JobId], channel: str) -> Query[list[Repeated]]:
+    """Make a new job with the call of each settled one, where none is live yet and its unique key is free."""
+    return REPEAT.query({"ids": list(ids), "channel": channel}, read=many(Repeated))
 
 
 def _repeat(id: JobId, channel: str, actor: str) -> Steps[JobId | None]:
     """A new job with the call of a settled one; or the one that is live, if that was asked for before."""
     # before the job, as all do who need both
     yield LOCK_KEY.query({"id": id}, read=nothing)
-    settled = yield LOCK_SETTLED.query({"id": id}, read=_row)
-    if settled is None:
+    settled = yield lock_settled([id])
+    if not settled:
         return None
-    while (found := (yield REPEAT.query({"id": id, "channel": channel}, read=_row))) is None:
-        task, key = settled
+    while not (found := (yield repeat_jobs([id], channel))):
+        _, task, key = settled[0]
         holder = yield find_holder(key)
         if holder is not None:
             raise NotPossible(
                 f"Job {id} ({task}) was not retried: job {holder[0]}, which is {holder[1]}, has its unique key, and there may be "
                 f"only one of them. Wait for that job, or end it: rota jobs cancel {holder[0]}."
             )
-    again, is_new = found
-    if is_new:
-        yield record(actor, "retry", {"job": id, "successor": again})
-    return again  # type: ignore[no-any-return]
-
-
-def _row(rows: Sequence[Row]) -> Row | None:
-    return rows[0] if rows else None
+    if found[0].is_new:
+        yield record(actor, "retry", {"job": id, "successor": found[0].id})
+    return found[0].id  # type: ignore[no-any-return]

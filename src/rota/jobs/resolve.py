@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from rota.errors import NotPossible
@@ -18,17 +18,21 @@ from rota.jobs.inspect import check_id
 from rota.jobs.job import JobId, Owner
 from rota.jobs.letters import Filters, Letter, find_letters, found_letter, get_letter
 from rota.postgres.audit import record
-from rota.postgres.query import Query, Row, Steps, nothing, scalar, statement
+from rota.postgres.query import Query, Row, Steps, many, nothing, statement
 
 __all__ = [
     "Batch",
+    "Retried",
     "acknowledge_batch",
     "acknowledge_chosen",
     "acknowledge_letter",
+    "acknowledge_letters",
     "find_holder",
+    "lock_letter_keys",
     "retry_batch",
     "retry_chosen",
     "retry_letter",
+    "retry_letters",
 ]
 
 # What one transaction resolves: enough to be quick, few enough to lock nobody out for long.
@@ -49,7 +53,7 @@ LOCK_KEYS = statement(
 )
 
 
-def _lock_keys(ids: Sequence[JobId]) -> Query[None]:
+def lock_letter_keys(ids: Sequence[JobId]) -> Query[None]:
     """Keep anyone else from putting a job under the unique keys of these letters, until the transaction ends."""
     return LOCK_KEYS.query({"ids": list(ids)}, read=nothing)
 
@@ -110,18 +114,25 @@ RETRY = statement(
     ), woken as materialized (
         select count({schema}.notify(%(channel)s, queues.queue)) from (select distinct queue from put) as queues
     )
-    select put.id from put, woken
+    select put.id, put.origin from put, woken
     """,
 )
 
 
-def _retry_letters(ids: Sequence[JobId], channel: str, actor: str, args: str | None = None) -> Query[list[JobId]]:
-    """Make a new job of each letter that is open and whose unique key is free; returns their ids.
+class Retried(NamedTuple):
+    """A job, and the letter that it was made of."""
+
+    id: JobId
+    origin: JobId
+
+
+def retry_letters(ids: Sequence[JobId], channel: str, actor: str, args: str | None = None) -> Query[list[Retried]]:
+    """Make a new job of each letter that is open and whose unique key is free.
 
     Of several letters under one key, the oldest is retried. With `args`, those are the arguments.
     """
     params = {"ids": list(ids), "channel": channel, "actor": actor, "args": args}
-    return RETRY.query(params, read=lambda rows: [row[0] for row in rows])
+    return RETRY.query(params, read=many(Retried))
 
 
 def retry_letter(
@@ -134,8 +145,8 @@ def retry_letter(
     letter = _open(id, (yield get_letter(id)))
     args = edited(letter)
     if letter._unique_key is not None:
-        yield _lock_keys([id])
-    while not (retried := (yield _retry_letters([id], channel, actor, args))):
+        yield lock_letter_keys([id])
+    while not (retried := (yield retry_letters([id], channel, actor, args))):
         # someone else was faster with the letter, or with its key
         _open(id, (yield get_letter(id)))
         holder = yield find_holder(letter._unique_key)
@@ -144,7 +155,7 @@ def retry_letter(
                 f"Letter {id} ({letter.task}) was not retried: job {holder[0]}, which is {holder[1]}, has its unique key, and "
                 f"there may be only one of them. Wait for that job, or end it: rota jobs cancel {holder[0]}. The letter stays."
             )
-    successor: JobId = retried[0]
+    successor: JobId = retried[0].id
     yield record(actor, "retry", {"job": id, "successor": successor, "edited": args is not None})
     return successor
 
@@ -200,19 +211,20 @@ ACKNOWLEDGE = statement(
         where letter.id = chosen.id
         returning letter.id
     )
-    select count(*) from resolved
+    select resolved.id from resolved
     """,
 )
 
 
-def _acknowledge_letters(ids: Sequence[JobId], actor: str, note: str) -> Query[int]:
-    """Resolve the open ones of these letters; returns how many."""
-    return ACKNOWLEDGE.query({"ids": list(ids), "actor": actor, "note": note or None}, read=scalar)
+def acknowledge_letters(ids: Sequence[JobId], actor: str, note: str) -> Query[list[JobId]]:
+    """Resolve the open ones of these letters; returns which."""
+    params = {"ids": list(ids), "actor": actor, "note": note or None}
+    return ACKNOWLEDGE.query(params, read=lambda rows: [row[0] for row in rows])
 
 
 def acknowledge_letter(id: JobId, actor: str, note: str, app: Owner | None = None) -> Steps[Letter]:
     """Resolve the letter without another try. Raises JobNotFound, or NotPossible when it is resolved already."""
-    if not (yield _acknowledge_letters([check_id(id)], actor, note)):
+    if not (yield acknowledge_letters([check_id(id)], actor, note)):
         _open(id, (yield get_letter(id)))
     yield record(actor, "acknowledge", {"job": id})
     letter: Letter = yield get_letter(id, app)
@@ -231,16 +243,16 @@ class Batch:
 def retry_batch(filters: Filters, so_far: Batch, channel: str, actor: str) -> Steps[Batch]:
     """Retry the next letters that fit."""
     ids = yield find_letters(filters, so_far.after, _BATCH)
-    yield _lock_keys(ids)
-    retried = yield _retry_letters(ids, channel, actor)
+    yield lock_letter_keys(ids)
+    retried = yield retry_letters(ids, channel, actor)
     return (yield from _recorded(so_far, ids, len(retried), actor, "retry", filters))
 
 
 def acknowledge_batch(filters: Filters, so_far: Batch, actor: str, note: str) -> Steps[Batch]:
     """Acknowledge the next letters that fit."""
     ids = yield find_letters(filters, so_far.after, _BATCH)
-    resolved = yield _acknowledge_letters(ids, actor, note)
-    return (yield from _recorded(so_far, ids, resolved, actor, "acknowledge", filters))
+    resolved = yield acknowledge_letters(ids, actor, note)
+    return (yield from _recorded(so_far, ids, len(resolved), actor, "acknowledge", filters))
 
 
 def _recorded(
@@ -254,18 +266,18 @@ def _recorded(
 
 def retry_chosen(ids: Sequence[JobId], channel: str, actor: str, details: Mapping[str, Any]) -> Steps[Sequence[JobId]]:
     """Make new jobs of those of these letters that are open and whose unique key is free; returns the jobs."""
-    yield _lock_keys(ids)
-    retried: list[JobId] = yield _retry_letters(ids, channel, actor)
+    yield lock_letter_keys(ids)
+    retried: list[Retried] = yield retry_letters(ids, channel, actor)
     if retried:
         yield record(actor, "retry", {"letters": len(retried), **details})
-    return retried
+    return [job.id for job in retried]
 
 
 def acknowledge_chosen(
     ids: Sequence[JobId], actor: str, note: str, details: Mapping[str, Any]
 ) -> Steps[Sequence[JobId]]:
     """Resolve the open ones of these letters without another try; returns as many of them."""
-    resolved: int = yield _acknowledge_letters(ids, actor, note)
+    resolved: list[JobId] = yield acknowledge_letters(ids, actor, note)
     if resolved:
-        yield record(actor, "acknowledge", {"letters": resolved, **details})
-    return ids[:resolved]
+        yield record(actor, "acknowledge", {"letters": len(resolved), **details})
+    return resolved

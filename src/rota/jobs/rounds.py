@@ -1,5 +1,5 @@
 """What a worker does now and then beside its jobs: it takes over from members that ended, ends what nobody wants any more, lets
-go of jobs that waited for others, and keeps the history.
+go of jobs that waited for others, takes turns with bulks, and keeps the history.
 
 Each is a round that goes on until it is cancelled. It comes at once when something is told that makes it worth while, and by
 itself after a pause, since messages may be lost and whoever was at it may have died. A database that is away ends no round.
@@ -16,6 +16,8 @@ from uuid import UUID
 
 from rota.errors import DatabaseUnavailable, RotaError
 from rota.facts import DatabaseLost, Facts, HistoryKept, JobCancelled, JobLost
+from rota.jobs.bulk.turn import next_due, prune_bulks
+from rota.jobs.bulk.turns import BulkTurns
 from rota.jobs.cancel import end_cancelled, find_unwanted
 from rota.jobs.chores import find_chores
 from rota.jobs.claim import ClaimedJob, give_back_claim
@@ -77,10 +79,12 @@ class Rounds:
         self._settings = settings
         self._facts = facts
         self._unknown: Set[int] = set()
-        #: set when a member has ended, when something we run is to end, and when a batch has lost a job
+        self._bulk_turns = BulkTurns(database, facts, rests=lambda: consumer.paused)
+        #: set when a member has ended, when something we run is to end, when a batch has lost a job, and when a bulk has begun
         self.ended = asyncio.Event()
         self.cancels = asyncio.Event()
         self.closings = asyncio.Event()
+        self.bulks = asyncio.Event()
 
     async def rescue_lost(self) -> None:
         """Take over from ended members: at once when we ended one, and now and then, in case a rescuer died at it. What others may
@@ -110,6 +114,8 @@ class Rounds:
             await self._claiming.run(end_cancelled())
         if found.closings:
             self.closings.set()
+        if found.bulks:
+            self.bulks.set()
 
     async def _rescue(self) -> None:
         channel = wake_channel(self._database.schema)
@@ -191,6 +197,28 @@ class Rounds:
             if not closed.may_be_more:
                 return total
 
+    async def take_bulk_turns(self) -> None:
+        """Go on with bulks: when we start, at once when one has begun, and when a look for what is left to do finds one that nobody
+        is at."""
+        while True:
+            self.bulks.clear()
+            try:
+                await self._bulk_turns.hesitate()
+                if not self._consumer.paused and await self._claiming.run(self._bulk_turns.wanted()):
+                    await self._bulk_turns.take()
+            except DatabaseUnavailable:
+                pass  # whoever looks next finds it
+            except RotaError as error:
+                # rights are missing: jobs run all the same
+                self._facts.emit(DatabaseLost("jobs: bulks", str(error)))
+            await self.bulks.wait()
+
+    async def end_bulks(self) -> None:
+        """Take the turns that are due, for a worker that ends when there is nothing left."""
+        pause = await self._claiming.run(next_due())
+        if pause is not None and pause <= 0:
+            await self._bulk_turns.take(patient=False)
+
     async def keep_history(self) -> None:
         """Make and drop partitions of the history now and then; who comes first does it for all.
 
@@ -226,6 +254,7 @@ class Rounds:
                 if (logs := await session.run(keep_logs(key))) is not None:
                     done += logs
                 await session.run(prune_batches())
+                await session.run(prune_bulks())
                 await run_apart(session.run, mend_lines())
                 await self._count(session)
             return done

@@ -31,7 +31,7 @@ from rota.jobs.source import JobSource
 from rota.jobs.suspects import Gate
 from rota.jobs.tracing import Tracing
 from rota.leases.control import Control, Reactions
-from rota.postgres.notify import wake_channel, wake_message
+from rota.postgres.notify import BULK, wake_channel, wake_message
 from rota.postgres.pool import Database
 from rota.postgres.session import Session
 from rota.service.consume import Consumer
@@ -247,6 +247,7 @@ class Worker:
                 self._rounds.rescue_lost(),
                 self._rounds.cancel_unwanted(),
                 self._rounds.watch_batches(),
+                self._rounds.take_bulk_turns(),
                 self._rounds.keep_history(),
                 *([self._empty()] if drain else []),
             )
@@ -343,6 +344,7 @@ class Worker:
                 await self._scheduler.catch_up()
             hindered = [why for companion in self._companions for why in await companion.empty()]
             await self._rounds.close_ended()
+            await self._rounds.end_bulks()
             await self._source.found_nothing()
             if self._consumer.idle and self._consumer.finished == before:
                 break
@@ -363,6 +365,9 @@ class Worker:
     # What the control thread says, handed over to the loop. A loop that has closed has nothing left to react.
 
     def _on_wake(self, said: str) -> None:
+        if said == BULK:
+            self._in_loop(self._rounds.bulks.set)
+            return
         queue, job = wake_message(said)
         # no name: something was said about all queues together
         if not queue or self._settings.queues is None or queue in self._settings.queues:

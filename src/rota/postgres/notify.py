@@ -15,6 +15,7 @@ from rota.postgres.keys import channel
 from rota.postgres.query import Query, nothing, statement
 
 __all__ = [
+    "BULK",
     "Probe",
     "Throttle",
     "cancel_channel",
@@ -43,6 +44,10 @@ def wake_message(said: str) -> tuple[str, int | None]:
     """
     queue, between, job = said.rpartition("\x1f")
     return (queue, int(job)) if between and re.fullmatch("[0-9]{1,18}", job) else (said, None)
+
+
+#: Said where workers listen when a bulk is begun. No queue has such a name; who knows nothing of bulks looks for jobs.
+BULK = "\x1fbulk"
 
 
 def cancel_channel(schema: str) -> str:

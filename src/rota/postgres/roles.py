@@ -55,6 +55,7 @@ grant select, insert, update, delete on {schema}.pollers, {schema}.poll_claims, 
 grant select, insert, update, delete on {schema}.projections, {schema}.parked_events to {role};
 grant select, insert, update, delete on {schema}.lines, {schema}.limits to {role};
 grant select, insert, update, delete on {schema}.tallies, {schema}.depths, {schema}.tallied to {role};
+grant select, insert, update, delete on {schema}.bulks, {schema}.bulk_jobs to {role};
 grant select, insert, delete on {schema}.logs to {role};
 grant select, insert, update on {schema}.queues to {role};
 grant select on {schema}.batches, {schema}.closings to {role};

@@ -11,6 +11,11 @@ project.handled                   its handler has written, and the checkpoint is
 project.moved                     the checkpoint has moved, and nothing is committed
 project.committed                 and now it is
 
+bulk.taken                        a worker has a turn with a bulk, and nothing is changed
+bulk.changed                      its jobs are changed, and nothing of it is on record
+bulk.before_commit                all of it is written, not committed
+bulk.committed                    and now it is
+
 close.before    close.after       around the statement that lets go of jobs that waited for others; a worker comes by all the time
 """
 
@@ -18,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["POINTS", "PROJECTION_POINTS", "reach", "set_hook"]
+__all__ = ["BULK_POINTS", "POINTS", "PROJECTION_POINTS", "reach", "set_hook"]
 
 POINTS = (
     "claim.before",
@@ -30,6 +35,7 @@ POINTS = (
     "transaction.before_commit",
     "transaction.after_commit",
 )
+BULK_POINTS = ("bulk.taken", "bulk.changed", "bulk.before_commit", "bulk.committed")
 PROJECTION_POINTS = ("project.read", "project.handled", "project.moved", "project.committed")
 
 _hook: Callable[[str], None] | None = None

@@ -39,6 +39,10 @@ class Action:
     preview: Callable[[Look, Values], Awaitable[Preview]] | None = None
     #: what is to be typed on a page before it is done, as it cannot be taken back; None if nothing
     typed: Callable[[Values], str | None] = lambda values: None
+    #: refuses what may not be asked for by whoever looks, such as a search for what they may not see
+    check: Callable[[Look, Values], None] | None = None
+    #: the page that shows what was begun, from what came of it
+    lead: Callable[[Any], str] | None = None
     #: the page to go to when it is done, where that is not the one it was asked for on
     then: Callable[[Look, Values], str] | None = None
 

@@ -8,10 +8,14 @@ from datetime import datetime
 from typing import Any, Literal
 
 from rota.blot import MASK
+from rota.dashboard.acting.bulk import read_ids
+from rota.dashboard.filters import job_filters, when
 from rota.dashboard.page import Look
-from rota.dashboard.pages.jobs import job_filters, when
 from rota.dashboard.pages.projection import StoredEvent, own_projection
 from rota.errors import ConfigurationError, NotPossible
+from rota.jobs.bulk.action import ACTIONS as BULK_KINDS
+from rota.jobs.bulk.start import BulkPreview
+from rota.jobs.bulk.view import Bulk
 from rota.jobs.explain import Explanation
 from rota.jobs.facets import Facets
 from rota.jobs.groups import LetterGroup
@@ -142,6 +146,19 @@ async def _count(look: Look, values: Values) -> Any:
     return await look.looking.jobs.count(**filters)
 
 
+async def _preview(look: Look, values: Values) -> Any:
+    query = look.request.query_params
+    filters: Any = job_filters({name: query[name] for name in (*_SEARCHED, "error") if name in query}, look.redaction)
+    ids = None if "ids" not in values else read_ids(values["ids"].split(","))
+    told = await look.looking.bulk.preview(values["action"], ids=ids, **filters)
+    return replace(told, samples=tuple(look.redaction.job(job) for job in told.samples))
+
+
+async def _bulks(look: Look, values: Values) -> Any:
+    is_open = {"open": True, "ended": False}.get(values.get("which", ""))
+    return await look.looking.bulk.list(open=is_open, limit=_limit(values), after=values.get("after"))
+
+
 async def _logs(look: Look, values: Values) -> Any:
     lines = await look.looking.jobs.logs(
         values["id"], attempt=values.get("attempt"), after=values.get("after"), limit=_limit(values)
@@ -226,6 +243,8 @@ def seen(look: Look, value: Any) -> Any:
         return look.redaction.job(value)
     if isinstance(value, Letter):
         return look.redaction.letter(value)
+    if isinstance(value, Bulk):
+        return look.redaction.bulk(value)
     if isinstance(value, Schedule):
         return look.redaction.schedule(value)
     if isinstance(value, Explanation):
@@ -278,6 +297,34 @@ ENDPOINTS: Sequence[Endpoint] = (
         {**_SEARCHED, "error": Param("a text in the error of any attempt"), **_PAGE},
     ),
     Endpoint("/jobs/count", "How many jobs fit, by what they are.", Facets, _count, _SEARCHED),
+    Endpoint(
+        "/bulk",
+        "Changes of many jobs, the last first.",
+        Bulk,
+        _bulks,
+        {"which": Param("all unless said", choices=("open", "ended")), **_PAGE},
+        is_page=True,
+        cursor="id",
+    ),
+    Endpoint(
+        "/bulk/preview",
+        "What a change of many jobs would do, which `actions/bulk.…` begins: how many, some of them, and what is left out and why.",
+        BulkPreview,
+        _preview,
+        {
+            "action": Param("what is to be done", choices=tuple(BULK_KINDS), required=True),
+            "ids": Param("the jobs themselves, by their ids, with commas between"),
+            **_SEARCHED,
+            "error": Param("a text in the error of any attempt"),
+        },
+    ),
+    Endpoint(
+        "/bulk/{id}",
+        "One change of many jobs: how far it is.",
+        Bulk,
+        lambda look, values: look.looking.bulk.get(values["id"]),
+        {},
+    ),
     Endpoint(
         "/jobs/{id}/logs",
         "What the body of a job logged.",

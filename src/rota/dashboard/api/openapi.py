@@ -13,6 +13,7 @@ from rota.dashboard.actions import ACTIONS, Action
 from rota.dashboard.api.endpoints import ENDPOINTS, Endpoint
 from rota.dashboard.api.values import schema_of
 from rota.dashboard.fields import Field
+from rota.jobs.bulk.view import Bulk
 from rota.jobs.job import Job
 from rota.jobs.letters import Letter
 from rota.jobs.queue_view import QueueView
@@ -37,6 +38,7 @@ _NUMBERS = {
 }
 _RESULTS: Mapping[str, Any] = {
     "jobs": Job,
+    "bulk": Bulk,
     "dead.retry": Job,
     "dead.acknowledge": Letter,
     "dead.retry_group": list[str],

@@ -99,7 +99,10 @@ async def _asked(look: Look, action: Action) -> dict[str, Any]:
         raise HTTPException(403, "This was sent by a page of another site, so nothing was done.")
     if not look.may(action.right):
         raise HTTPException(403, f"You may not do this: it needs the right {action.right}. Nothing was done.")
-    return read_object(action.name, action.fields, await _read_body(look.request))
+    values = read_object(action.name, action.fields, await _read_body(look.request))
+    if action.check is not None:
+        action.check(look, values)
+    return values
 
 
 def _previewing(action: Action) -> Answer:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rota.dashboard.filters import when
 from rota.dashboard.page import Look, Page, Region
-from rota.dashboard.pages.jobs import when
 
 __all__ = ["PAGE"]
 

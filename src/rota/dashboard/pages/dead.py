@@ -6,6 +6,7 @@ from typing import Any
 
 from rota.dashboard.charts import spark
 from rota.dashboard.page import Look, Page, Region
+from rota.dashboard.pages.bulk import offers
 from rota.jobs.letters import LetterFilters
 
 __all__ = ["PAGE"]
@@ -15,6 +16,7 @@ _FILTERS = ("queue", "task", "tag", "reason", "error")
 _GROUPED = 2_000  # letters that are looked at
 _GROUP_SECONDS = 5.0
 _SHOWN = 20
+_BULK = ("retry", "acknowledge", "discard")
 _RESOLVED = {"resolved": True, "all": None}
 
 
@@ -28,7 +30,14 @@ async def _list(look: Look) -> dict[str, Any]:
     )
     letters = [look.redaction.letter(letter) for letter in known.value[:_SIZE]]
     given = {name: value for name in _FILTERS if (value := look.param(name))}
-    return {"known": known, "letters": letters, "more": len(known.value) > _SIZE, "given": given}
+    return {
+        "known": known,
+        "letters": letters,
+        "more": len(known.value) > _SIZE,
+        "bulk": [] if look.param("which") else offers(look, _BULK),
+        # a search of jobs knows all of these but one
+        "chosen_by": None if "reason" in given else {**given, "state": "dead"},
+    }
 
 
 async def _groups(look: Look) -> dict[str, Any]:

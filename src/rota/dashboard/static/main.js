@@ -4,6 +4,7 @@ import { Live } from "./live.js";
 import { showTimes, zoneSwitch } from "./times.js";
 import { keys } from "./keys.js";
 import { copies } from "./copy.js";
+import { selection } from "./select.js";
 
 const root = document.documentElement;
 
@@ -38,6 +39,7 @@ if (document.body.dataset.live) new Live(document.getElementById("pause"));
 // on a phone the menu is wider than the page
 document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 keys();
+selection();
 confirmations();
 copies();
 showTimes();
