@@ -201,3 +201,50 @@ def test_a_schedule_is_put_and_changed_when_its_next_runs_were_seen_and_run_with
     assert (schedule.cron, schedule.tz, schedule.args) == ("30 8 * * mon", "Asia/Tokyo", {"order": 1, "to": "ana"})
     assert shop.ended(run.details["job"]) == "succeeded"
     assert shop.app.jobs.get_sync(run.details["job"]).result == "sent to eve"
+
+
+@presses("pollers.release", "pollers.forget")
+def test_a_row_that_hangs_is_taken_away_and_a_poller_of_no_code_is_forgotten(
+    shop: Shop, tab: Tab, press: Press
+) -> None:
+    shop.until(lambda: [each for each in shop.app.pollers.list_sync() if each.name == "suppliers"], "it is declared")
+    shop.sql("""
+        insert into rota.poll_claims (poller, key, claimed_at, token, member)
+        select 'suppliers', '[4711]', now() - interval '2 hours', 1, member.id
+        from rota.members as member
+        where member.ended_at is null
+          and member.work -> 'pollers' ? 'suppliers'
+        limit 1
+    """)
+    shop.sql("insert into rota.pollers (name, definition) values ('prices', '{}')")
+    page = tab()
+    page.goto(f"{shop.url}pollers")
+
+    page.get_by_role("link", name="suppliers", exact=True).click()
+    hanging = page.get_by_role("row").filter(has_text="[4711]")
+    expect(hanging).to_contain_text("2 h")
+    taken = press(button(hanging, "Take it away"), "pollers.release", on_record="poller.release")
+    expect(hanging).to_have_count(0)
+    button(page, "Ask PostgreSQL").click()
+    expect(page.get_by_role("heading", name="The plan")).to_be_visible()
+    page.goto(f"{shop.url}poller?name=prices")
+    button(page, "Forget it").click()
+    type_it(page, "prices")
+    press(button(page, "Do it"), "pollers.forget", on_record="poller.forget")
+
+    assert (taken.details["rows"], taken.details["held"]) == (1, True)
+    expect(page).to_have_url(f"{shop.url}pollers")
+    assert "prices" not in [each.name for each in shop.app.pollers.list_sync()]
+
+
+def test_who_holds_a_lock_is_seen_beside_who_leads(shop: Shop, tab: Tab) -> None:
+    page = tab()
+
+    with shop.app.lock("closing the books") as connection:
+        pid = connection.info.backend_pid
+        page.goto(f"{shop.url}members")
+        held = row(page, f"lock-closing the books-{pid}")
+        expect(held).to_contain_text("held")
+
+    expect(held).to_have_count(0)
+    expect(page.get_by_text("Nobody holds a lock of app.lock.")).to_be_visible()

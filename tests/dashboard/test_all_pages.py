@@ -55,9 +55,11 @@ SHOWN = {
         'value="Europe/Berlin"',
         "&#34;to&#34;: &#34;all&#34;",
     ),
-    "members": ("stopped cleanly", "indexer", "Who led when"),
+    "members": ("stopped cleanly", "indexer", "Who led when", "Nobody holds a lock"),
     "pollers": ("public.feeds", "no such feed", "Release 2 parked"),
     "projections": ("KeyError", "Skip the event", "Replay 1 parked", "order-1"),
+    "poller?name=fetch": ("public.feeds", "no such feed", "Release 2 parked", "Ask PostgreSQL", "No row is polled"),
+    "poller?name=fetch&check=1": ("No index leads to the due rows", "Copy"),
     "projection?name=counts": (
         "KeyError",
         "Paid at 1 of order-1",
@@ -183,7 +185,11 @@ async def test_who_may_only_look_sees_every_page_without_a_button(world: World, 
 @pytest.mark.writes_nothing
 @pytest.mark.parametrize(
     "page",
-    [page.path.lstrip("/") for page in PAGES if "{" not in page.path and page.name not in ("schedule", "projection")],
+    [
+        page.path.lstrip("/")
+        for page in PAGES
+        if "{" not in page.path and page.name not in ("schedule", "poller", "projection")
+    ],
 )
 async def test_a_page_of_nothing_says_what_would_be_there(page: str, rota_app: TestRota) -> None:
     answer = await Visitor(rota_app.dashboard()).get(page)
@@ -201,6 +207,8 @@ async def test_a_page_of_nothing_says_what_would_be_there(page: str, rota_app: T
         ("schedule", 422),
         ("projection?name=none", 409),
         ("projection", 422),
+        ("poller?name=none", 409),
+        ("poller", 422),
         ("projection?name=none&version=x", 422),
         ("projection?name=none&version=99999999999", 422),
         ("dead?reason=bored", 422),

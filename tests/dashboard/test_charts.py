@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 from xml.etree import ElementTree
 
 import pytest
@@ -32,7 +33,9 @@ from rota.dashboard.charts import (
 )
 from rota.dashboard.charts.axes import TimeAxis, nice_ceiling
 from rota.dashboard.pages.job import attempt_lanes
+from rota.dashboard.pages.members import term_lanes
 from rota.jobs.job import AttemptError, Job
+from rota.leases.inspect import LeaderLane, TermView
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -231,3 +234,19 @@ def test_a_track_is_filled_as_far_as_it_has_come(done: float, width: str) -> Non
 
     outline, filled = tree(drawn).iterfind(".//rect")
     assert (outline.get("width"), filled.get("width")) == ("824", width)
+
+
+def test_a_time_in_which_nobody_led_stands_out_between_two_terms() -> None:
+    who = (UUID(int=1), NOON)
+    terms = [
+        TermView("indexer", 1, "a", "host", 1, *who, NOON + MINUTE, "lost", "expired"),
+        TermView("indexer", 2, "b", "host", 2, UUID(int=2), NOON + 3 * MINUTE, None, None, None),
+    ]
+    lane = LeaderLane("indexer", tuple(terms), ((NOON + MINUTE, NOON + 3 * MINUTE),))
+
+    drawn = lanes("Who led when", term_lanes([lane]), start=NOON, end=NOON + 4 * MINUTE, now=NOON + 4 * MINUTE)
+
+    kinds = [rect.get("class") for rect in tree(drawn).iterfind(".//rect")]
+    assert kinds == ["span is-gap", "span is-lost", "span is-running"]
+    assert [row[1] for row in rows(drawn)] == ["nobody led", "a, epoch 1, lost", "b, epoch 2, leads"]
+    assert rows(drawn)[0][4] == "120"

@@ -76,6 +76,7 @@ DEEDS: list[tuple[str, dict[str, str]]] = [
     ("pollers.pause", {"name": "fetch"}),
     ("pollers.resume", {"name": "fetch"}),
     ("pollers.release", {"name": "fetch", "keys": "[1]"}),
+    ("pollers.forget", {"name": "fetch", TYPED: "fetch"}),
     ("projections.skip", {"name": "totals"}),
     ("projections.resume", {"name": "totals", "version": "1"}),
     ("projections.pause", {"name": "totals", "version": "1"}),
@@ -99,6 +100,7 @@ PATHS = {
     "schedule": "schedule?name=reports%2Fnightly",
     "bulk one": "bulk/1",
     "projection": "projection?name=counts",
+    "poller": "poller?name=fetch",
 }
 HOMES = {
     action: PATHS.get(page.name, page.path.lstrip("/")) for page in reversed(PAGES) for action in reversed(page.actions)

@@ -250,4 +250,25 @@ MUTANTS = [
         '"reset": []',
         "tests/dashboard/test_schedule_form.py",
     ),
+    Mutant(
+        "lanes of leaders without the times in which nobody led",
+        "dashboard/pages/members.py",
+        '*(Span(start, end, "gap", "nobody led") for start, end in lane.gaps),',
+        "",
+        "tests/dashboard/test_charts.py",
+    ),
+    Mutant(
+        "a lock that is told under the name of another",
+        "leases/lock_view.py",
+        ' if lock_key(schema, "lock", each) == key), None)',
+        "), None)",
+        "tests/leases/test_lock_view.py",
+    ),
+    Mutant(
+        "a row that someone polls which the page cannot take away",
+        "dashboard/acting/pollers.py",
+        'held=values.get("held", False)',
+        "held=False",
+        "tests/dashboard/test_poller_page.py",
+    ),
 ]

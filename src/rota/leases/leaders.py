@@ -7,6 +7,7 @@ from collections.abc import Sequence as Page
 from rota.clock import Duration, duration
 from rota.errors import NotPossible
 from rota.leases.inspect import LeaderLane, LeaderView, TermView, leader_lanes, list_leaders, list_terms
+from rota.leases.lock_view import LockView, list_locks
 from rota.leases.terms import evict, request_resignation, take_lease_away
 from rota.postgres.audit import actor, record
 from rota.postgres.look import alone, look
@@ -45,6 +46,13 @@ class Leaders:
 
     def lanes_sync(self, back: Duration = "24h", *, deadline: Duration | None = None) -> Page[LeaderLane]:
         return self._database.run_steps_sync(look(alone(leader_lanes(duration(back, "back"))), deadline))
+
+    async def locks(self) -> Page[LockView]:
+        """Who holds `app.lock(...)` at this moment, and who waits for it; by name, whoever holds it first."""
+        return await self._database.run(list_locks(self._database.schema))
+
+    def locks_sync(self) -> Page[LockView]:
+        return self._database.run_sync(list_locks(self._database.schema))
 
     async def resign(
         self, name: str, *, force: bool = False, epoch: int | None = None, by: str | None = None, dry_run: bool = False

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
@@ -16,6 +17,7 @@ from rota.postgres.query import Query, many, one, one_or_none, scalar, statement
 __all__ = [
     "Backlog",
     "DueRow",
+    "HeldRow",
     "Holder",
     "ParkedRow",
     "PollerView",
@@ -24,6 +26,7 @@ __all__ = [
     "count_parked",
     "find_holder",
     "get_poller",
+    "list_held",
     "list_parked",
     "list_pollers",
     "preview_rows",
@@ -76,6 +79,19 @@ class ParkedRow:
     error_type: str | None
     error_message: str | None
     error_trace: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRow:
+    """A row that someone polls at this moment: who, since when, and for how long by the clock of the database."""
+
+    poller: str
+    key: list[Any]
+    member: UUID
+    holder: str | None
+    claimed_at: datetime | None
+    seconds: float | None
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +248,27 @@ def list_parked(poller: str, *, limit: int, after: Sequence[Any] | None) -> Quer
     """Rows that are parked, by key."""
     params = {"poller": poller, "limit": limit, "after": None if after is None else Jsonb(list(after))}
     return LIST_PARKED.query(params, read=many(ParkedRow))
+
+
+LIST_HELD = statement(
+    "list_held",
+    """
+    select
+        claim.poller, claim.key, claim.member, member.name, claim.claimed_at,
+        extract(epoch from {schema}.now() - claim.claimed_at)::float8, claim.attempts
+    from {schema}.poll_claims as claim
+    left join {schema}.members as member on member.id = claim.member
+    where claim.poller = %(poller)s
+      and claim.member is not null
+    order by claim.claimed_at, claim.key
+    limit %(limit)s
+    """,
+)
+
+
+def list_held(poller: str, *, limit: int) -> Query[list[HeldRow]]:
+    """Rows that are polled at this moment, those first that have been for longest."""
+    return LIST_HELD.query({"poller": poller, "limit": limit}, read=many(HeldRow))
 
 
 _HOLDER = """

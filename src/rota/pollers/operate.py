@@ -9,11 +9,19 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from rota.errors import NotPossible
-from rota.pollers.inspect import ParkedRow, PollerView, get_poller, list_parked
+from rota.pollers.inspect import HeldRow, ParkedRow, PollerView, get_poller, list_held, list_parked
 from rota.postgres.audit import record
 from rota.postgres.query import Query, Steps, nothing, one, scalar, statement
 
-__all__ = ["ForgottenPoller", "find_parked", "forget_poller", "pause_poller", "release_rows", "resume_poller"]
+__all__ = [
+    "ForgottenPoller",
+    "find_held",
+    "find_parked",
+    "forget_poller",
+    "pause_poller",
+    "release_rows",
+    "resume_poller",
+]
 
 PAUSE = statement(
     "pause_poller",
@@ -179,6 +187,13 @@ def find_parked(name: str, *, limit: int, after: Sequence[Any] | None) -> Steps[
     """The rows of this poller that are parked, by key."""
     yield from _found(name)
     rows: list[ParkedRow] = yield list_parked(name, limit=limit, after=after)
+    return rows
+
+
+def find_held(name: str, *, limit: int) -> Steps[list[HeldRow]]:
+    """The rows of this poller that are polled at this moment."""
+    yield from _found(name)
+    rows: list[HeldRow] = yield list_held(name, limit=limit)
     return rows
 
 

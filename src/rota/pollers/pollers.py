@@ -12,9 +12,10 @@ from rota.errors import ConfigurationError
 from rota.pollers.adaptive import Adaptive
 from rota.pollers.check import PollerCheck
 from rota.pollers.definition import CountedFrom, PollerDefinition, Unit, define
-from rota.pollers.inspect import ParkedRow, PollerView, list_pollers
+from rota.pollers.inspect import HeldRow, ParkedRow, PollerView, list_pollers
 from rota.pollers.operate import (
     ForgottenPoller,
+    find_held,
     find_parked,
     forget_poller,
     pause_poller,
@@ -166,6 +167,13 @@ class Pollers(Mapping[str, Poller[..., Any]]):
 
     def parked_sync(self, name: str, *, limit: int = 100, after: Sequence[Any] | None = None) -> Sequence[ParkedRow]:
         return self._home.database.run_steps_sync(find_parked(name, limit=limit, after=after))
+
+    async def held(self, name: str, *, limit: int = 100) -> Sequence[HeldRow]:
+        """Rows that are polled at this moment, those first that have been for longest, and by whom. Raises NotPossible."""
+        return await self._home.database.run_steps(find_held(name, limit=limit))
+
+    def held_sync(self, name: str, *, limit: int = 100) -> Sequence[HeldRow]:
+        return self._home.database.run_steps_sync(find_held(name, limit=limit))
 
     async def release(
         self,

@@ -24,9 +24,23 @@ POLLER_ACTIONS = (
     ),
     Action(
         "pollers.release",
-        "Let parked rows be polled again with all their attempts: those of these keys, or all.",
-        {**NAME, "keys": Field("list", "keys of rows; by default all that are parked")},
-        lambda app, values, by: app.pollers.release(values["name"], values.get("keys"), by=by),
+        "Let parked rows be polled again with all their attempts: those of these keys, or all; with held also rows polled now.",
+        {
+            **NAME,
+            "keys": Field("list", "keys of rows; by default all that are parked", fixed=True),
+            "held": Field("flag", "also rows that someone polls at this moment: that poll is void", fixed=True),
+        },
+        lambda app, values, by: app.pollers.release(
+            values["name"], values.get("keys"), held=values.get("held", False), by=by
+        ),
         lambda count, values: f"{count} row(s) of poller {values['name']} are released.",
+    ),
+    Action(
+        "pollers.forget",
+        "Forget a poller that is no longer in any code, and what is remembered of its rows; its table is not touched.",
+        NAME,
+        lambda app, values, by: app.pollers.forget(values["name"], by=by),
+        lambda forgotten, values: f"Poller {forgotten.name} is forgotten.",
+        typed=lambda values: values.get("name"),
     ),
 )

@@ -11,6 +11,7 @@ from rota.blot import MASK
 from rota.dashboard.acting.bulk import read_ids
 from rota.dashboard.filters import job_filters, when
 from rota.dashboard.page import Look
+from rota.dashboard.pages.poller import own_poller
 from rota.dashboard.pages.projection import StoredEvent, own_projection
 from rota.errors import ConfigurationError, NotPossible
 from rota.jobs.bulk.action import ACTIONS as BULK_KINDS
@@ -26,10 +27,12 @@ from rota.jobs.logs.read import LogLine
 from rota.jobs.queue_view import QueueView
 from rota.jobs.search import JobsFound
 from rota.jobs.trends import Depth, HeatCell, Trend
-from rota.leases.inspect import LeaderView, TermView
+from rota.leases.inspect import LeaderLane, LeaderView, TermView
+from rota.leases.lock_view import LockView
 from rota.leases.marks import Mark
 from rota.leases.member_view import MemberView
-from rota.pollers.inspect import ParkedRow, PollerView
+from rota.pollers.check import PollerCheck
+from rota.pollers.inspect import HeldRow, ParkedRow, PollerView
 from rota.postgres.audit import AuditEntry
 from rota.postgres.vitals import Vitals, read_vitals
 from rota.projections.inspect import ProjectionStatus, ProjectionView
@@ -440,6 +443,22 @@ ENDPOINTS: Sequence[Endpoint] = (
         "/leaders", "Who leads what.", LeaderView, lambda look, values: look.looking.leaders.list(), {}, is_page=True
     ),
     Endpoint(
+        "/leaders/lanes",
+        "Who led what in the last day, and when nobody did.",
+        LeaderLane,
+        lambda look, values: look.looking.leaders.lanes("24h"),
+        {},
+        is_page=True,
+    ),
+    Endpoint(
+        "/locks",
+        "Who holds a lock of `app.lock`, and who waits for it.",
+        LockView,
+        lambda look, values: look.looking.leaders.locks(),
+        {},
+        is_page=True,
+    ),
+    Endpoint(
         "/leader/terms",
         "The terms of a name, the last first.",
         TermView,
@@ -467,6 +486,21 @@ ENDPOINTS: Sequence[Endpoint] = (
         "/pollers", "Every poller.", PollerView, lambda look, values: look.looking.pollers.list(), {}, is_page=True
     ),
     Endpoint("/poller", "One poller.", PollerView, _poller, _NAME),
+    Endpoint(
+        "/poller/held",
+        "Rows of a poller that are polled now, those first that have been for longest.",
+        HeldRow,
+        lambda look, values: look.looking.pollers.held(values["name"], limit=_limit(values)),
+        {**_NAME, **_LIMIT},
+        is_page=True,
+    ),
+    Endpoint(
+        "/poller/check",
+        "How PostgreSQL finds the due rows of a poller of this app, and which index is missing for that.",
+        PollerCheck,
+        lambda look, values: own_poller(look, values["name"]).check(),
+        _NAME,
+    ),
     Endpoint(
         "/poller/parked",
         "Rows of a poller whose attempts are used up, by key.",

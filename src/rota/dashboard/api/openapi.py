@@ -20,6 +20,7 @@ from rota.jobs.queue_view import QueueView
 from rota.leases.inspect import LeaderView
 from rota.leases.member_view import MemberView
 from rota.pollers.inspect import PollerView
+from rota.pollers.operate import ForgottenPoller
 from rota.projections.inspect import ProjectionView
 from rota.release import RELEASE
 from rota.schedules.view import Schedule
@@ -50,6 +51,7 @@ _RESULTS: Mapping[str, Any] = {
     "leaders": LeaderView,
     "members": MemberView,
     "pollers": PollerView,
+    "pollers.forget": ForgottenPoller,
     "projections": ProjectionView,
     **dict.fromkeys(_NUMBERS, int),
 }

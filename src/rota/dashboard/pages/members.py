@@ -13,13 +13,13 @@ from markupsafe import Markup
 from rota.dashboard.charts import Lane, Span, lanes
 from rota.dashboard.page import Look, Page, Region
 from rota.jobs.at_work import AtWork, at_work
-from rota.leases.inspect import LeaderView, TermView
+from rota.leases.inspect import LeaderLane, LeaderView
 from rota.leases.member_view import MemberView
 
 __all__ = ["PAGE", "term_lanes"]
 
 _NAMES = 20  # whose terms are drawn
-_TERMS = 50
+_LANES_SECONDS = 3.0
 _ENDED = 30
 _MEMBERS = 200
 _JOBS = 3  # of each that are named
@@ -63,40 +63,43 @@ async def _leaders(look: Look) -> dict[str, Any]:
 
 
 async def _terms(look: Look) -> dict[str, Any]:
-    async def read() -> dict[str, Sequence[TermView]]:
-        leaders = look.looking.leaders
-        names = [leader.name for leader in await leaders.list()][:_NAMES]
-        return {name: await leaders.terms(name, limit=_TERMS) for name in names}
-
-    known = await look.read("terms", read)
-    return {"known": known, "chart": _chart(known.value) if known.value else None}
+    known = await look.read("lanes", lambda: look.looking.leaders.lanes("24h"), fresh=_LANES_SECONDS)
+    return {"known": known, "chart": _chart(known.value[:_NAMES]) if known.value else None}
 
 
-def term_lanes(terms: Mapping[str, Sequence[TermView]]) -> list[Lane]:
-    """A lane per name; a term that was lost is told from one that was given up."""
+async def _locks(look: Look) -> dict[str, Any]:
+    known = await look.read("locks", look.looking.leaders.locks)
+    return {"known": known, "locks": known.value}
+
+
+def term_lanes(led: Sequence[LeaderLane]) -> list[Lane]:
+    """A lane per name; a term that was lost is told from one that was given up, and a time in which nobody led stands out."""
     kinds = {None: "running", "lost": "lost"}
     return [
         Lane(
-            name,
+            lane.name,
             [
-                Span(
-                    term.acquired_at,
-                    term.ended_at,
-                    kinds.get(term.end_reason, "succeeded"),
-                    f"{term.holder}, epoch {term.epoch}, {term.end_reason or 'leads'}",
-                )
-                for term in led
+                *(Span(start, end, "gap", "nobody led") for start, end in lane.gaps),
+                *(
+                    Span(
+                        term.acquired_at,
+                        term.ended_at,
+                        kinds.get(term.end_reason, "succeeded"),
+                        f"{term.holder}, epoch {term.epoch}, {term.end_reason or 'leads'}",
+                    )
+                    for term in lane.terms
+                ),
             ],
         )
-        for name, led in terms.items()
+        for lane in led
     ]
 
 
-def _chart(terms: Mapping[str, Sequence[TermView]]) -> Markup:
+def _chart(led: Sequence[LeaderLane]) -> Markup:
     now = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
-    first = min((term.acquired_at for led in terms.values() for term in led), default=now)
+    first = min((term.acquired_at for lane in led for term in lane.terms), default=now)
     start = max(first, now - timedelta(days=1))
-    return lanes("Who led when", term_lanes(terms), start=min(start, now - timedelta(minutes=5)), end=now, now=now)
+    return lanes("Who led when", term_lanes(led), start=min(start, now - timedelta(minutes=5)), end=now, now=now)
 
 
 PAGE = Page(
@@ -108,6 +111,7 @@ PAGE = Page(
         Region("members", "members_list.html", _members),
         Region("leaders", "leaders_list.html", _leaders),
         Region("terms", "terms_chart.html", _terms),
+        Region("locks", "locks_list.html", _locks),
     ),
     actions=("members.quiet", "members.resume", "members.drain", "leaders.resign"),
 )
