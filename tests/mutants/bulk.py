@@ -102,8 +102,8 @@ MUTANTS = [
     Mutant(
         "a worker that leaves a bulk lying",
         "jobs/worker.py",
-        "                self._rounds.take_bulk_turns(),\n",
-        "",
+        "self._empty() if drain else self._rounds.take_bulk_turns(),",
+        "self._empty() if drain else self._stop.wait(),",
         BULK,
     ),
 ]

@@ -247,9 +247,9 @@ class Worker:
                 self._rounds.rescue_lost(),
                 self._rounds.cancel_unwanted(),
                 self._rounds.watch_batches(),
-                self._rounds.take_bulk_turns(),
                 self._rounds.keep_history(),
-                *([self._empty()] if drain else []),
+                # one that ends when there is nothing left takes these turns last, and would otherwise not wait for its own
+                self._empty() if drain else self._rounds.take_bulk_turns(),
             )
         ]
         hurried = False
