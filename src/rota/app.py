@@ -180,7 +180,7 @@ class Rota:
         fenced = self.database.apart("fence", size=size, purpose="term.transaction()")
         #: for pages that people look at: few, short, and unable to change anything
         self.looking = self.database.apart(
-            "look", size=min(4, size), purpose="its dashboard", settings=_READ_ONLY, everywhere=_SHORT
+            "look", size=min(4, size), purpose="its dashboard", settings=_READ_ONLY, everywhere=_SHORT, prompt=True
         )
         self._leads = Leads(self._membership, fenced, self.facts)
 

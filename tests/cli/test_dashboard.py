@@ -42,4 +42,6 @@ def test_a_credential_of_the_environment_opens_it_to_others(rota_database: str, 
     assert (stranger.status, ana.status) == (401, 200)
     assert b"read only" in ana.body
     assert "dashboard on http://0.0.0.0:" in said
+    assert "open to who knows a credential of it: they may look. " in said
+    assert "Ctrl-C ends it" in said
     assert "a-long-password" not in said

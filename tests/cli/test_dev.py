@@ -74,7 +74,7 @@ def test_a_change_is_picked_up_and_broken_code_is_waited_out(tmp_path: Path, rot
     file = tmp_path / "tasks.py"
     file.write_text(APP.format(dsn=rota_database))
 
-    with Command("dev", folder=tmp_path) as dev:
+    with Command("dev", "--no-dashboard", folder=tmp_path) as dev:
         dev.wait_for("working on")
         assert "tasks       greet" in dev.err
         assert greeting(rota_database) == "hello you"
@@ -103,7 +103,7 @@ def test_a_change_is_picked_up_and_broken_code_is_waited_out(tmp_path: Path, rot
 def test_the_dashboard_is_served_beside_the_worker_and_ends_with_it(tmp_path: Path, rota_database: str) -> None:
     (tmp_path / "tasks.py").write_text(APP.format(dsn=rota_database))
 
-    with Command("dev", "--dashboard", folder=tmp_path) as dev:
+    with Command("dev", folder=tmp_path) as dev:
         dev.wait_for("dashboard on http://")
         found = re.search(r"dashboard on (http://\S+)", dev.err)
         assert found is not None
@@ -130,7 +130,7 @@ def read(url: str) -> str | None:
 def test_what_a_worker_held_that_crashed_is_free_when_that_is_told(tmp_path: Path, rota_database: str) -> None:
     (tmp_path / "tasks.py").write_text(APP.format(dsn=rota_database))
 
-    with Command("dev", folder=tmp_path) as dev, Rota(rota_database) as app:
+    with Command("dev", "--no-dashboard", folder=tmp_path) as dev, Rota(rota_database) as app:
         dev.wait_for("working on")
         (worker,) = dev.children()
         os.kill(worker, signal.SIGKILL)
@@ -151,7 +151,7 @@ def test_reloads_lose_no_work_and_charge_none(tmp_path: Path, rota_database: str
     file = tmp_path / "tasks.py"
     file.write_text(RELOADED.format(dsn=rota_database))
 
-    with Command("dev", folder=tmp_path) as dev, Rota(rota_database) as app:
+    with Command("dev", "--no-dashboard", folder=tmp_path) as dev, Rota(rota_database) as app:
         short, long = (app.task(name=name)(lambda gate: 0) for name in ("short", "long"))
         gate = str(tmp_path / "gate")
         dev.wait_for("working on")
@@ -183,7 +183,7 @@ def test_that_the_database_is_away_and_back_is_told_in_a_line(tmp_path: Path, ro
 
     with TcpProxy(rota_database) as proxy:
         address = {"ROTA_DATABASE_URL": proxy.dsn(rota_database)}
-        with Command("dev", folder=tmp_path, env=address) as dev:
+        with Command("dev", "--no-dashboard", folder=tmp_path, env=address) as dev:
             dev.wait_for("health      ready")
             proxy.blackhole()
             proxy.cut()
@@ -200,7 +200,7 @@ def test_that_the_database_is_away_and_back_is_told_in_a_line(tmp_path: Path, ro
 def test_dev_brings_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(APP.format(dsn=None))
 
-    with Command("dev", folder=tmp_path) as dev:
+    with Command("dev", "--no-dashboard", folder=tmp_path) as dev:
         dev.wait_for("working on")
         assert "embedded, data in .rota/postgres; look inside with `rota postgres psql`" in dev.err
         (worker,) = dev.children()
@@ -218,7 +218,7 @@ def test_dev_brings_its_own_server_and_takes_it_along(tmp_path: Path) -> None:
 def test_an_ephemeral_dev_leaves_nothing_behind(tmp_path: Path, rota: Run) -> None:
     (tmp_path / "main.py").write_text(APP.format(dsn=None))
 
-    with Command("dev", "--ephemeral", folder=tmp_path) as dev:
+    with Command("dev", "--no-dashboard", "--ephemeral", folder=tmp_path) as dev:
         dev.wait_for("working on")
         assert not (tmp_path / ".rota").exists()
 
@@ -248,7 +248,7 @@ def test_the_data_of_the_embedded_server_may_be_elsewhere(tmp_path: Path) -> Non
 def test_dsn_beats_the_one_in_the_code_and_stands_on_no_command_line(tmp_path: Path, rota_database: str) -> None:
     (tmp_path / "tasks.py").write_text(APP.format(dsn="postgresql://nobody@127.0.0.1:1/nowhere"))
 
-    with Command("dev", "tasks.py", "--dsn", rota_database, folder=tmp_path) as dev:
+    with Command("dev", "--no-dashboard", "tasks.py", "--dsn", rota_database, folder=tmp_path) as dev:
         dev.wait_for("working on")
         (worker,) = dev.children()
 

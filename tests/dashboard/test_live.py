@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
 import json
 import re
-import signal
 import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from tests.dashboard.visitor import Visitor
-from tests.web.servers import Server, free_port
 
 from rota.dashboard import live
 from rota.dashboard.application import Dashboard
@@ -128,60 +124,3 @@ async def test_a_database_that_does_not_answer_keeps_no_stream_from_ending(
         await begun.wait()
         ENDING.begin("a test")
         assert await messages.get() is None
-
-
-SITE = """
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.routing import Mount, Route
-from rota import Rota
-
-app = Rota()
-ready = Route("/health/ready", lambda request: PlainTextResponse("yes"))
-mounted = Starlette(routes=[ready, Mount("/rota", app.dashboard())])
-attached = Starlette()
-app.attach(attached, dashboard="/rota", worker=False)
-"""
-
-
-@contextlib.contextmanager
-def open_tab(port: int, path: str) -> Iterator[http.client.HTTPResponse]:
-    """A stream that a browser holds open."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    with contextlib.closing(connection):
-        connection.request("GET", path, headers={"Host": "localhost"})
-        response = connection.getresponse()
-        assert response.status == 200
-        assert response.readline() == b"retry: 1000\n"
-        yield response
-
-
-@pytest.mark.parametrize(
-    ("command", "path", "window"),
-    [
-        (("uvicorn", "site_app:mounted", "--port", "PORT"), "/rota/jobs", 0.0),
-        (("uvicorn", "site_app:attached", "--port", "PORT"), "/rota/jobs", 0.3),
-        (("rota", "dashboard", "--port", "PORT"), "/jobs", 0.0),
-    ],
-    ids=["mounted", "attached", "alone"],
-)
-def test_an_open_tab_does_not_hold_up_a_shutdown(
-    command: tuple[str, ...], path: str, window: float, rota_database: str, tmp_path: Path
-) -> None:
-    with Server(tmp_path, rota_database, *command, port=free_port(), site=SITE, window=window) as server:
-        server.wait_until_ready()
-        server.signal()
-        alone = server.wait()
-    with Server(tmp_path, rota_database, *command, port=free_port(), site=SITE, window=window) as server:
-        server.wait_until_ready()
-        with open_tab(server.port, f"{path}?_live=1") as tab:
-            began = time.monotonic()
-            server.signal()
-            tab.read()
-            ended = server.wait()
-            took = time.monotonic() - began
-
-    assert ended == alone
-    assert ended in (0, -signal.SIGTERM)
-    # without its own end the stream would go on for twenty seconds; the rest is for a busy machine
-    assert took < window + 8

@@ -126,10 +126,10 @@ MUTANTS = [
     ),
     Mutant(
         "an open tab that keeps a server nobody attached to",
-        "dashboard/live.py",
+        "dashboard/last_words.py",
         "            stack.callback(HOOK.enter(lambda: 0.0))\n",
         "            pass\n",
-        "tests/dashboard/test_live.py::test_an_open_tab_does_not_hold_up_a_shutdown",
+        "tests/dashboard/test_open_tabs.py",
     ),
     Mutant(
         "an open tab that waits for the database at the end",

@@ -7,8 +7,30 @@ from tests.mutants.mutant import Mutant
 STEERING = "tests/leases/test_steering.py"
 OUTSIDE = "tests/flows/test_asked_from_outside.py"
 CONDITION = "tests/leases/test_condition.py"
+TABS = "tests/dashboard/test_open_tabs.py"
 
 MUTANTS = [
+    Mutant(
+        "a reader that a process waits for at its end",
+        "dashboard/looking.py",
+        "await before_the_end(function())",
+        "await function()",
+        TABS,
+    ),
+    Mutant(
+        "a request for the API that a process waits for at its end",
+        "dashboard/api/routes.py",
+        "await before_the_end(endpoint.read(look, values))",
+        "await endpoint.read(look, values)",
+        TABS,
+    ),
+    Mutant(
+        "a look that waits for the server when it is given up",
+        "app.py",
+        ", prompt=True",
+        "",
+        TABS,
+    ),
     Mutant("a stop that nobody sees", "jobs/worker.py", "            control.show_draining()\n", "", STEERING),
     Mutant(
         "a quiet process that claims",

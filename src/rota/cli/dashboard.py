@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
 import click
@@ -15,9 +16,21 @@ from rota.integrations.asgi.attach import Attached
 from rota.runtime.budgets import read_budgets
 from rota.runtime.process import leaving_by_signals
 
-__all__ = ["PORT", "dashboard"]
+__all__ = ["PORT", "dashboard", "is_installed"]
 
 PORT = 8200
+
+
+def is_installed() -> bool:
+    """Whether what it needs is here."""
+    return all(importlib.util.find_spec(name) for name in ("starlette", "jinja2", "uvicorn"))
+
+
+def _who_may_look(host: str, closed: bool, read_only: bool) -> str:
+    may = "look" if read_only else "look and change things"
+    if closed:
+        return f"open to who knows a credential of it: they may {may}. Serve it over HTTPS where others can listen"
+    return f"open to everybody on this machine: they may {may}. Nobody else is let in; --host and --auth would"
 
 
 @click.command()
@@ -33,6 +46,7 @@ PORT = 8200
 )
 @click.option("--read-only", is_flag=True, help="Nobody changes anything here.")
 @click.option("--redact", multiple=True, metavar="NAME", help="An argument that nobody is to see; '*' for all of them.")
+@click.option("--beside", is_flag=True, hidden=True, help="Whoever started it says how to end it.")
 @click.option("--mark", hidden=True, help="By which whoever started it would find its membership, if it had one.")
 @log_options
 @database_options
@@ -43,6 +57,7 @@ def dashboard(
     auth: tuple[str, ...],
     read_only: bool,
     redact: tuple[str, ...],
+    beside: bool,
     mark: str | None,
     dsn: str | None,
     schema: str | None,
@@ -70,4 +85,7 @@ def dashboard(
         attached.leaves = True
         listening = bound(host, port)
         say(f"dashboard on http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}/")
+        if not beside:
+            say(_who_may_look(host, bool(given), read_only))
+            say("Ctrl-C ends it")
         run_attached(attached, listening)

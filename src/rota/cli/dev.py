@@ -16,7 +16,7 @@ import click
 
 from rota import embedded
 from rota.app import Rota
-from rota.cli.dashboard import PORT
+from rota.cli.dashboard import PORT, is_installed
 from rota.cli.discover import app_paths
 from rota.cli.output import say
 from rota.cli.probe import AppReport, BrokenCode, probe
@@ -35,10 +35,14 @@ SETTLED = 0.1  # seconds without a change: an editor or a checkout may write sev
 @click.command()
 @click.argument("app", required=False)
 @click.option("--ephemeral", is_flag=True, help="Use an embedded server that is thrown away at the end.")
-@click.option("--dashboard", is_flag=True, help="Also serve the dashboard, on port 8200 or another that is free.")
+@click.option(
+    "--dashboard/--no-dashboard",
+    default=None,
+    help="Serve the dashboard too, on port 8200 or another that is free. [default: if rota[dashboard] is installed]",
+)
 @database_options
-def dev(app: str | None, ephemeral: bool, dashboard: bool, dsn: str | None, schema: str | None) -> None:
-    """Run APP while you write it: database, tables and a worker that is restarted when a Python file here changes.
+def dev(app: str | None, ephemeral: bool, dashboard: bool | None, dsn: str | None, schema: str | None) -> None:
+    """Run APP while you write it: database, tables, the dashboard, and a worker that is restarted when a Python file here changes.
 
     Without APP it is found by convention: `app` under [tool.rota] in pyproject.toml, else main.py, app.py, tasks.py or
     jobs.py. Without a database address an embedded PostgreSQL is used, with its data in .rota/postgres. Code that cannot be
@@ -51,7 +55,8 @@ def dev(app: str | None, ephemeral: bool, dashboard: bool, dsn: str | None, sche
             "--ephemeral and --dsn exclude each other: a database with an address is not ours to throw away."
         )
     with embedded.EmbeddedServer(ephemeral=True) if ephemeral else contextlib.nullcontext() as server:
-        asyncio.run(_Development(paths, server.start() if server else dsn, schema, dashboard).run())
+        shown = is_installed() if dashboard is None else dashboard
+        asyncio.run(_Development(paths, server.start() if server else dsn, schema, shown).run())
 
 
 class _Development:
@@ -78,6 +83,8 @@ class _Development:
                 await self._until_change(code)
                 await self._stop_worker()
         finally:
+            if self._dashboard is not None:
+                self._dashboard.terminate()  # beside the worker, which may have its time to finish
             await self._stop_worker()
             if self._dashboard is not None:
                 await self._dashboard.stop()
@@ -111,7 +118,7 @@ class _Development:
             *(["--schema", report.schema] if report.schema is not None else []),
         ]
         port = PORT if _is_free(PORT) else 0
-        command = ["dashboard", "--port", str(port), "--log-level", "warning"]
+        command = ["dashboard", "--port", str(port), "--log-level", "warning", "--beside"]
         return await SupervisedWorker.launch(command, private, grace=1.0)
 
     async def _prepare(self, report: AppReport) -> None:

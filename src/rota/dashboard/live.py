@@ -12,11 +12,11 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from rota.integrations.asgi.signals import HOOK, Unhooked
+from rota.dashboard.last_words import told_of_the_end
 from rota.service.ending import ENDING
 
 __all__ = ["live_stream"]
@@ -37,7 +37,7 @@ def live_stream(digests: Callable[[], Awaitable[Mapping[str, str]]]) -> Response
 async def _events(digests: Callable[[], Awaitable[Mapping[str, str]]]) -> AsyncIterator[str]:
     until = time.monotonic() + _LIFE_SECONDS
     said_at, said = time.monotonic(), None
-    with _told_of_the_end() as ending:
+    with told_of_the_end() as ending:
         yield "retry: 1000\n\n"
         while time.monotonic() < until:
             now = await _unless(ending, digests())
@@ -63,19 +63,3 @@ async def _unless(ending: asyncio.Event, reading: Awaitable[Mapping[str, str]]) 
     finally:
         read.cancel()
         ended.cancel()
-
-
-@contextlib.contextmanager
-def _told_of_the_end() -> Iterator[asyncio.Event]:
-    """Set when the process is to end."""
-    loop, begun = asyncio.get_running_loop(), asyncio.Event()
-
-    def tell() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and all is over
-            loop.call_soon_threadsafe(begun.set)
-
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(Unhooked):  # then it ends with its time
-            stack.callback(HOOK.enter(lambda: 0.0))
-        stack.callback(ENDING.on_begin(tell))
-        yield begun

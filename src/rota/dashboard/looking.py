@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from rota.app import Rota
+from rota.dashboard.last_words import before_the_end
 from rota.errors import DatabaseUnavailable, RotaError
 from rota.jobs.bulk.bulks import Bulks
 from rota.jobs.dead import Dead
@@ -123,7 +124,7 @@ class Readings:
     async def _read(self, key: Hashable, function: Callable[[], Awaitable[T]]) -> T:
         began = self._changes
         async with asyncio.timeout(_DEADLINE_SECONDS):
-            value = await function()
+            value = await before_the_end(function())
         if began != self._changes:
             return value
         self._known[key] = (time.monotonic(), value)

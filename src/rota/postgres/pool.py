@@ -24,7 +24,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout, TooMa
 
 from rota.errors import DatabaseUnavailable
 from rota.postgres.ask import OPENING, ask, ask_steps, ask_steps_sync, ask_sync
-from rota.postgres.connection import BoundedConnection, Connector, check_fork, is_alive, translated
+from rota.postgres.connection import BoundedConnection, Connector, OwnConnection, check_fork, is_alive, translated
 from rota.postgres.dsn import Dsn
 from rota.postgres.foreign import Foreign
 from rota.postgres.loop_pool import LoopPool, close_with_loop, lent
@@ -40,6 +40,8 @@ _APP = "app"  # whom the connections are for, unless they are kept apart
 _WAIT_SECONDS = 10.0
 # A server that accepts a statement and never answers is given up after this.
 _PATIENCE_SECONDS = 60.0
+# What those who open connections have to end when a pool is closed; they may be at it with a server that does not answer.
+_CLOSE_SECONDS, _PROMPT_SECONDS = 5.0, 0.2
 # Our sessions are set up for our statements. In a transaction of the user's, names are found and time is limited as the
 # database and the role say; but it may not idle for longer than a lease.
 _AS_THE_USER_HAS_IT = "; ".join(
@@ -72,8 +74,10 @@ class Database:
         purpose: str = "",
         settings: Mapping[str, str | None] | None = None,
         everywhere: Mapping[str, str] | None = None,
+        prompt: bool = False,
     ) -> None:
         self.schema = schema
+        self._prompt = prompt
         self._address = address
         self._settings = settings or {}
         self._everywhere = everywhere or {}
@@ -131,11 +135,13 @@ class Database:
         purpose: str = "",
         settings: Mapping[str, str | None] | None = None,
         everywhere: Mapping[str, str] | None = None,
+        prompt: bool = False,
     ) -> Database:
         """The same place through so many connections of its own, for those who must not wait behind the others.
 
         `purpose` says what has one of them for how long, if it is `pool_size` that bounds them; `settings` are of its sessions,
-        `everywhere` of those behind a pooler too, see Connector.
+        `everywhere` of those behind a pooler too, see Connector. With `prompt` a caller who is cancelled, or closes it, waits for no
+        server: what it was at is left to the limits of the session.
         """
         return type(self)(
             self._address,
@@ -145,6 +151,7 @@ class Database:
             purpose=purpose,
             settings=settings,
             everywhere=everywhere,
+            prompt=prompt,
         )
 
     @contextlib.contextmanager
@@ -222,7 +229,7 @@ class Database:
         """Close what this loop and the sync callers opened. The next use opens it again."""
         pool = await self._given_up()
         if pool is not None:
-            await pool.close()
+            await pool.close(timeout=_PROMPT_SECONDS if self._prompt else _CLOSE_SECONDS)
         await asyncio.to_thread(self.close_sync)
 
     async def close_with_loop(self) -> None:
@@ -254,6 +261,8 @@ class Database:
         try:
             pool = self._user_async or await self._pool()
             async with asyncio.timeout(_PATIENCE_SECONDS), lent(pool, timeout=_WAIT_SECONDS) as connection:
+                if self._prompt and isinstance(connection, OwnConnection):
+                    connection.prompt = True
                 return await use(connection)
         except psycopg.Error as error:
             raise self._translated(error) from error
