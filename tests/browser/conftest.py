@@ -144,6 +144,8 @@ class Busy:
             "bulk new": ["bulk/new", "bulk/new?do=cancel&queue=mail"],
             "bulk one": [f"bulk/{self.bulk}"],
             "schedule": ["schedule?name=nightly_report"],
+            "schedule-edit": ["schedule/edit", "schedule/edit?name=nightly_report"],
+            "poller": ["poller?name=suppliers", "poller?name=suppliers&check=1"],
             "projection": ["projection?name=newsletter", "projection?name=revenue"],
             "about": ["about", "about?examine=1"],
         }

@@ -34,7 +34,9 @@ from rota.dashboard.charts import (
 from rota.dashboard.charts.axes import TimeAxis, nice_ceiling
 from rota.dashboard.pages.job import attempt_lanes
 from rota.dashboard.pages.members import term_lanes
+from rota.dashboard.pages.pictures import drains
 from rota.jobs.job import AttemptError, Job
+from rota.jobs.trends import Depth
 from rota.leases.inspect import LeaderLane, TermView
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
@@ -250,3 +252,27 @@ def test_a_time_in_which_nobody_led_stands_out_between_two_terms() -> None:
     assert kinds == ["span is-gap", "span is-lost", "span is-running"]
     assert [row[1] for row in rows(drawn)] == ["nobody led", "a, epoch 1, lost", "b, epoch 2, leads"]
     assert rows(drawn)[0][4] == "120"
+
+
+@pytest.mark.parametrize(
+    ("due", "seconds"),
+    [
+        ([100, 200], 60.0),  # a hundred in a minute, and a hundred are left
+        ([10, 20, 30, 40], 60.0),
+        ([50, *[60] * 14, 80, 9000], 1500.0),  # what was longer ago than a quarter of an hour says nothing
+        ([200, 100], None),
+        ([100, 100], None),
+        ([0, 100], None),
+        ([100], None),
+    ],
+)
+def test_when_a_queue_will_be_empty_is_told_from_its_pace(due: list[int], seconds: float | None) -> None:
+    samples = [Depth(NOON - n * MINUTE, "mail", each, 0, 0, 0, False) for n, each in enumerate(due)]
+
+    assert drains(samples) == ({} if seconds is None else {"mail": pytest.approx(seconds)})
+
+
+def test_of_a_queue_that_was_not_counted_to_its_end_nothing_is_foretold() -> None:
+    samples = [Depth(NOON - n * MINUTE, "mail", 100 * (n + 1), 0, 0, 0, True) for n in range(3)]
+
+    assert drains(samples) == {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import re
+from datetime import UTC, datetime
 from urllib.parse import urljoin
 
 import psycopg
@@ -359,3 +361,40 @@ async def test_the_api_finds_and_counts_as_the_page_does(rota_app: TestRota) -> 
     assert [job["id"] for job in found["jobs"]] == [str(jobs["queued"].id)]
     assert (counted["total"], counted["exact"], counted["tasks"]) == (3, True, {"send": 3})
     assert [answer.status_code for answer in refused] == [422] * 3
+
+
+async def test_a_job_is_told_as_a_call_that_makes_another_unless_it_hides_something(rota_app: TestRota) -> None:
+    dead = (await some_jobs(rota_app))["dead"]
+    open_, hiding = Visitor(rota_app.dashboard()), Visitor(rota_app.dashboard(redact=["number"]))
+
+    shown = html.unescape((await open_.get(f"jobs/{dead.id}")).text)
+    hidden = html.unescape((await hiding.get(f"jobs/{dead.id}")).text)
+
+    assert "await app.tasks['fail'].enqueue(**{'number': 7})" in shown
+    assert f'"$DASHBOARD/api/v1/jobs/{dead.id}"' in shown
+    assert "enqueue(**" not in hidden
+
+
+async def test_the_letters_that_fit_are_had_as_json(rota_app: TestRota) -> None:
+    dead = (await some_jobs(rota_app))["dead"]
+    visitor = Visitor(rota_app.dashboard())
+
+    page = (await visitor.get("dead?task=fail&which=all")).text
+    link = re.search(r'href="(api/v1/dead[^"]*)">As JSON', page)
+    assert link is not None
+    told = (await visitor.get(html.unescape(link[1]))).json()
+
+    assert "task=fail" in link[1]
+    assert "which=all" in link[1]
+    assert [letter["id"] for letter in told["items"]] == [str(dead.id)]
+
+
+async def test_a_queue_is_paused_until_a_time_and_its_limit_is_told_with_what_runs(rota_app: TestRota) -> None:
+    await some_jobs(rota_app)
+    visitor = Visitor(rota_app.dashboard())
+
+    await visitor.act("queues", "queues.pause", name="mail", until="2080-01-31T09:00Z", **{"for": ""})
+    await visitor.act("queues", "queues.limit", name="mail", running="3", rate="")
+
+    assert (await rota_app.queues.get("mail")).paused_until == datetime(2080, 1, 31, 9, tzinfo=UTC)
+    assert "0 of 3 at once" in (await visitor.get("queues")).text

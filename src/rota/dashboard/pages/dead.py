@@ -34,6 +34,7 @@ async def _list(look: Look) -> dict[str, Any]:
         "known": known,
         "letters": letters,
         "more": len(known.value) > _SIZE,
+        "exported": {**given, "which": look.param("which")},
         "bulk": [] if look.param("which") else offers(look, _BULK),
         # a search of jobs knows all of these but one
         "chosen_by": None if "reason" in given else {**given, "state": "dead"},

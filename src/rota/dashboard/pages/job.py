@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from markupsafe import Markup
 
+from rota.blot import MASK
 from rota.dashboard.charts import Lane, Span, lanes
 from rota.dashboard.page import Look, Page, Region
 from rota.jobs.job import Job
@@ -26,7 +28,16 @@ async def _job(look: Look) -> dict[str, Any]:
         "job": look.redaction.job(explained.job),
         "reasons": look.redaction.sentences(explained.job, explained.reasons),
         "chart": _chart(explained.job),
+        "again": _again(look.redaction.job(explained.job)),
     }
+
+
+def _again(job: Job[Any]) -> str | None:
+    """The call that makes another one like it; None where something of its arguments is not to be seen."""
+    written = json.dumps(job.args, ensure_ascii=False, default=str)
+    if not isinstance(job.args, dict) or MASK in written:
+        return None
+    return f"await app.tasks[{job.task!r}].enqueue(**{job.args!r})"
 
 
 async def _logs(look: Look) -> dict[str, Any]:

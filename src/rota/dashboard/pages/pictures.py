@@ -14,13 +14,14 @@ from rota.errors import ConfigurationError
 from rota.jobs.trends import Depth, HeatCell, Trend
 from rota.leases import marks
 
-__all__ = ["SPANS", "burning", "depth_sparks", "done", "read_pictures", "waited"]
+__all__ = ["SPANS", "burning", "depth_sparks", "done", "drains", "read_pictures", "waited"]
 
 SPANS = ("1h", "6h", "24h", "7d")
 _SPAN = "6h"
 _TASKS = 15
 # It is counted once a minute.
 _FRESH_SECONDS = 15.0
+_PACE = timedelta(minutes=15)
 
 
 async def read_pictures(look: Look) -> dict[str, Any]:
@@ -100,3 +101,24 @@ def depth_sparks(depths: Sequence[Depth]) -> dict[str, Markup]:
     for depth in reversed(depths):
         by_queue.setdefault(depth.queue, []).append(float(depth.due))
     return {queue: spark(f"Due in {queue} in the last hour", values) for queue, values in by_queue.items()}
+
+
+def drains(depths: Sequence[Depth]) -> dict[str, float]:
+    """In how many seconds each queue has nothing due any more, at the pace of the last quarter of an hour; others grow, or stand."""
+    by_queue: dict[str, list[Depth]] = {}
+    for depth in depths:
+        by_queue.setdefault(depth.queue, []).append(depth)
+    found = ((queue, _drains_in(told)) for queue, told in by_queue.items())
+    return {queue: seconds for queue, seconds in found if seconds is not None}
+
+
+def _drains_in(told: Sequence[Depth]) -> float | None:
+    """Of the samples of one queue, the newest first."""
+    last = told[0]
+    recent = [depth for depth in told if depth.at >= last.at - _PACE]
+    first = recent[-1]
+    seconds, done = (last.at - first.at).total_seconds(), first.due - last.due
+    # where not all was counted, the difference says nothing
+    if seconds <= 0 or done <= 0 or not last.due or any(depth.at_least for depth in (first, last)):
+        return None
+    return last.due * seconds / done
