@@ -50,7 +50,7 @@ from rota.postgres.audit import Audit
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
 from rota.postgres.identity import adopt, check_identity, compare_identity
-from rota.postgres.look import look
+from rota.postgres.look import LOOKING, look
 from rota.postgres.names import check_name
 from rota.postgres.pool import Database, UserPool
 from rota.postgres.roles import grant_roles
@@ -70,7 +70,7 @@ __all__ = ["Rota"]
 
 DEFAULT_GRACE = 25.0  # below the 30 s that Kubernetes and systemd commonly give
 
-_READ_ONLY = {"default_transaction_read_only": "on", "jit": "off"}
+_READ_ONLY = {"default_transaction_read_only": "on", **LOOKING}
 # what takes longer is not worth a busy server's time: a page shows what it last knew instead
 _SHORT = {"statement_timeout": "2s", "lock_timeout": "500ms"}
 
@@ -180,7 +180,13 @@ class Rota:
         fenced = self.database.apart("fence", size=size, purpose="term.transaction()")
         #: for pages that people look at: few, short, and unable to change anything
         self.looking = self.database.apart(
-            "look", size=min(4, size), purpose="its dashboard", settings=_READ_ONLY, everywhere=_SHORT, prompt=True
+            "look",
+            size=min(4, size),
+            purpose="its dashboard",
+            settings=_READ_ONLY,
+            everywhere=_SHORT,
+            prompt=True,
+            looks=True,
         )
         self._leads = Leads(self._membership, fenced, self.facts)
 

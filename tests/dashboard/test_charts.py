@@ -25,6 +25,7 @@ from rota.dashboard.charts import (
     Track,
     band,
     bars,
+    condensed,
     heat,
     lanes,
     line,
@@ -188,6 +189,37 @@ def test_ticks_are_few_round_and_within(seconds: int, offset: int, most: int) ->
 
     assert all(axis.holds(tick) and tick.microsecond == 0 for tick in ticks)
     assert len(ticks) <= max(most + 1, seconds / 2592000 + 1)
+
+
+def spans(*told: tuple[int, int | None, str]) -> list[Span]:
+    return [
+        Span(NOON + start * MINUTE, None if end is None else NOON + end * MINUTE, kind, kind)
+        for start, end, kind in told
+    ]
+
+
+def test_what_is_closer_than_a_picture_shows_is_drawn_as_one_and_what_differs_is_not() -> None:
+    told = spans(
+        (0, 1, "succeeded"),
+        (2, 3, "succeeded"),
+        (4, 5, "failed"),
+        (6, 7, "succeeded"),
+        (60, 61, "succeeded"),
+        (62, None, "running"),
+        (63, None, "running"),
+    )
+
+    drawn = condensed(told, 20 * MINUTE, "all")
+
+    assert [((span.start - NOON) // MINUTE, span.label, span.href) for span in drawn] == [
+        (0, "2 times succeeded", "all"),
+        (4, "failed", None),
+        (6, "succeeded", None),
+        (60, "succeeded", None),
+        (62, "running", None),
+        (63, "running", None),
+    ]
+    assert drawn[0].end == told[1].end
 
 
 def job(**changes: Any) -> Job[Any]:

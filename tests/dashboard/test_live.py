@@ -90,6 +90,29 @@ async def test_a_stream_ends_by_itself_after_a_while(rota_app: TestRota, monkeyp
             pass
 
 
+async def test_a_stream_rests_until_what_it_read_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_BEAT_SECONDS", 0.001)
+    reading, owed = asyncio.Queue[int](), iter([0.0, 3600.0])
+
+    async def digests() -> dict[str, str]:
+        reading.put_nowait(1)
+        return {}
+
+    async def follow() -> None:
+        async for _ in live._events(digests, lambda: next(owed)):
+            pass
+
+    following = asyncio.create_task(follow())
+    async with asyncio.timeout(20):
+        await reading.get()
+        await reading.get()
+    # the third would come after a beat, and comes after an hour
+    done, _ = await asyncio.wait([asyncio.create_task(reading.get()), following], timeout=0.3)
+    following.cancel()
+
+    assert not done
+
+
 async def test_a_stream_ends_when_the_process_is_to_end_and_none_begins_then(rota_app: TestRota) -> None:
     dashboard = rota_app.dashboard()
 

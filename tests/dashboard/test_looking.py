@@ -8,18 +8,21 @@ import pytest
 
 from rota import DatabaseUnavailable, JobNotFound
 from rota.dashboard import looking
-from rota.dashboard.looking import Readings
+from rota.dashboard.looking import Readings, bounded, paid_after
+from rota.postgres.spent import spend
 
 
 class Source:
     """Counts how often it is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, statements: int = 0) -> None:
         self.asked = 0
         self.trouble: Exception | None = None
+        self._statements = statements
 
     async def read(self) -> int:
         self.asked = number = self.asked + 1
+        spend(self._statements)
         await asyncio.sleep(0)
         if self.trouble is not None:
             raise self.trouble
@@ -85,3 +88,38 @@ async def test_no_more_is_kept_than_is_of_use(monkeypatch: pytest.MonkeyPatch) -
         await readings.read(key, source.read)
 
     assert list(readings._known) == [7, 8, 9]
+
+
+async def test_an_open_page_reads_nothing_anew_before_that_is_paid_for_and_who_asks_by_hand_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(looking, "_FRESH_SECONDS", 0.0)
+    readings, dear, cheap = Readings(), Source(statements=4_000), Source(statements=0)
+
+    for _ in range(3):
+        await readings.read("dear", dear.read, paced=True)
+        await readings.read("cheap", cheap.read, paced=True)
+
+    assert (dear.asked, cheap.asked) == (1, 3)
+    assert (await readings.read("dear", dear.read)).value == 2
+    readings.forget()
+    assert (await readings.read("dear", dear.read, paced=True)).value == 3
+
+
+async def test_whoever_has_it_read_owes_it_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "_PER_SECOND", 4.0)
+    readings, source = Readings(), Source(statements=6)
+
+    together = await asyncio.gather(*(readings.read("key", source.read) for _ in range(3)))
+    again = await readings.read("key", source.read)
+
+    assert sorted(each.statements for each in together) == [0, 0, 6]
+    assert again.statements == 0
+    assert paid_after(6) == 1.5
+
+
+async def test_nobody_is_kept_waiting_for_longer_than_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "_DEADLINE_SECONDS", 0.01)
+
+    with pytest.raises(DatabaseUnavailable, match="did not answer within"):
+        await bounded(asyncio.Event().wait())

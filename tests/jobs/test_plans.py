@@ -48,6 +48,8 @@ from rota.jobs.worker import _PLANNING
 from rota.leases.members import leave_member
 from rota.postgres.look import look
 from rota.postgres.query import Query, Steps, nothing
+from rota.schedules.history import list_runs
+from rota.schedules.timeline import draw_timeline
 from rota.testing import DatabaseServer
 
 pytestmark = [pytest.mark.one_server, pytest.mark.long, pytest.mark.timeout(180)]
@@ -545,6 +547,31 @@ def test_a_count_reads_no_more_than_its_reach_and_what_runs(app: Session) -> Non
     # all of the newest have settled
     assert read.told.states == {"running": REACH, "succeeded": REACH}
     assert read.rows <= 6 * REACH + RUNNING
+
+
+OFTEN = """
+    insert into rota.schedules (name, task, kind, every, next_slot, next_at)
+    select 'often-' || n, 't', 'every', '1m', now() + interval '1 minute', now() + interval '1 minute'
+    from generate_series(1, 20) as n
+"""
+SLOTS = """
+    insert into rota.slots (schedule, slot_at, cause, job_id)
+    select 'often-' || n, now() - slot * interval '1 minute', 'due', 2000000 + 4 * (n * 100 + slot)
+    from generate_series(1, 20) as n, generate_series(1, 50) as slot
+"""
+
+
+def test_runs_of_schedules_are_looked_up_and_not_joined_with_all_that_has_settled(app: Session) -> None:
+    with app.db.transaction(force_rollback=True):
+        app.db.execute(OFTEN)
+        app.db.execute(SLOTS)
+        timeline = app.looking(draw_timeline(most=20))
+        runs = app.reading(list_runs("often-7", limit=50, after=None))
+
+    assert sum(run.state == "succeeded" for lane in timeline.told.lanes for run in lane.past) == 1000
+    assert timeline.rows <= 1000
+    assert [run.state for run in runs.told] == ["succeeded"] * 50
+    assert runs.rows <= 50
 
 
 def test_a_trend_reads_tallies_and_no_jobs(app: Session) -> None:

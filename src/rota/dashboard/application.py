@@ -160,7 +160,7 @@ class Dashboard:
             if request.method == "POST":
                 return await self._act(look, page)
             if "_live" in request.query_params and page.live:
-                return live_stream(lambda: self._digests(look, page))
+                return live_stream(lambda: self._digests(look, page), look.until_paid)
             if (name := request.query_params.get("_fragment")) is not None:
                 return await self._fragment(look, page, name)
             return await self._whole(look, page)

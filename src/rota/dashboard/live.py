@@ -26,15 +26,18 @@ _LIFE_SECONDS = 20.0
 _SILENCE_SECONDS = 8.0  # proxies cut off who says nothing for long
 
 
-def live_stream(digests: Callable[[], Awaitable[Mapping[str, str]]]) -> Response:
-    """The stream, whose every message is all digests as they are."""
+Digests = Callable[[], Awaitable[Mapping[str, str]]]
+
+
+def live_stream(digests: Digests, until_paid: Callable[[], float]) -> Response:
+    """The stream, whose every message is all digests as they are. `until_paid` tells how long to rest after what was just read."""
     if ENDING.begun:
         return PlainTextResponse("This process is to end.", 503, {"retry-after": "1"})
     headers = {"x-accel-buffering": "no"}
-    return StreamingResponse(_events(digests), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_events(digests, until_paid), media_type="text/event-stream", headers=headers)
 
 
-async def _events(digests: Callable[[], Awaitable[Mapping[str, str]]]) -> AsyncIterator[str]:
+async def _events(digests: Digests, until_paid: Callable[[], float]) -> AsyncIterator[str]:
     until = time.monotonic() + _LIFE_SECONDS
     said_at, said = time.monotonic(), None
     with told_of_the_end() as ending:
@@ -50,7 +53,7 @@ async def _events(digests: Callable[[], Awaitable[Mapping[str, str]]]) -> AsyncI
                 said_at = time.monotonic()
                 yield ": still here\n\n"
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_BEAT_SECONDS):
+                async with asyncio.timeout(max(_BEAT_SECONDS, until_paid())):
                     await ending.wait()
 
 

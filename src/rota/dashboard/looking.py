@@ -2,6 +2,9 @@
 
 What was read a moment ago is given again, so that ten open tabs cost as much as one; and what cannot be read now is given as it was
 known last, with its age, so that a page shows something while the database is away or busy.
+
+Pages stay open for days. So that one costs the database next to nothing, whatever it shows, what it reads to stay as it is has to be
+paid for: after so many statements nothing is read anew for as long as they would have taken at `_PER_SECOND`.
 """
 
 from __future__ import annotations
@@ -10,12 +13,12 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from rota.app import Rota
 from rota.dashboard.last_words import before_the_end
-from rota.errors import DatabaseUnavailable, RotaError
+from rota.errors import DatabaseUnavailable
 from rota.jobs.bulk.bulks import Bulks
 from rota.jobs.dead import Dead
 from rota.jobs.queue import Jobs
@@ -26,16 +29,18 @@ from rota.leases.steer import Members
 from rota.pollers.pollers import Pollers
 from rota.postgres.audit import Audit
 from rota.postgres.pool import Database
+from rota.postgres.spent import counting
 from rota.projections.projections import Projections
 from rota.schedules.schedules import Schedules
 
-__all__ = ["Known", "Looking", "Readings"]
+__all__ = ["Known", "Looking", "Readings", "bounded", "paid_after"]
 
 T = TypeVar("T")
 
 _FRESH_SECONDS = 0.9  # just below the beat at which pages look
 _LONGEST_FRESH = 60.0  # of any reading
 _DEADLINE_SECONDS = 4.0  # of all statements of one reading together; each has two on the server
+_PER_SECOND = 4.0  # statements for one open tab, and for all that show the same
 _KEPT = 500
 
 
@@ -72,71 +77,97 @@ class _Home:
 
 @dataclass(frozen=True, slots=True)
 class Known(Generic[T]):
-    """What was read, `age` seconds ago; and, if it could not be read just now, why."""
+    """What was read, `age` seconds ago; and, if it could not be read just now, why.
+
+    `statements` is how many it took, unless it was there already.
+    """
 
     value: T
     age: float
     trouble: str | None = None
+    statements: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    value: Any
+    statements: int
+    at: float
 
 
 class Readings:
     """Readings by key, on one event loop."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
-        self._running: dict[Hashable, asyncio.Task[Any]] = {}
+        self._known: OrderedDict[Hashable, _Read] = OrderedDict()
+        self._running: dict[Hashable, asyncio.Task[_Read]] = {}
         self._changes = 0
 
-    async def read(self, key: Hashable, function: Callable[[], Awaitable[T]], fresh: float | None = None) -> Known[T]:
+    async def read(
+        self, key: Hashable, function: Callable[[], Awaitable[T]], fresh: float | None = None, *, paced: bool = False
+    ) -> Known[T]:
         """What the function reads; or, if that was moments ago, or `fresh` seconds, what it read then.
 
-        Raises what the function does, unless the database is to blame and there is something to show in its stead.
+        Of what is `paced` nothing is read anew before it has been paid for. Raises what the function does, unless the database is to
+        blame and there is something to show in its stead.
         """
         known = self._known.get(key)
-        if known is not None and time.monotonic() - known[0] < (_FRESH_SECONDS if fresh is None else fresh):
-            return Known(known[1], 0.0)
+        if known is not None:
+            wanted = _FRESH_SECONDS if fresh is None else fresh
+            if time.monotonic() - known.at < max(wanted, paid_after(known.statements) if paced else 0.0):
+                return Known(known.value, 0.0)
         # one reading, however many ask at once; one that goes away does not end it for the others
         running = self._running.get(key)
-        if running is None:
+        if is_ours := running is None:
             running = self._running[key] = asyncio.ensure_future(self._read(key, function))
             running.add_done_callback(lambda done: self._ended(key, done))
         try:
-            return Known(await asyncio.shield(running), 0.0)
-        except (DatabaseUnavailable, TimeoutError) as error:
+            read = await asyncio.shield(running)
+        except DatabaseUnavailable as error:
             if known is None:
-                raise _in_words(error) from error
-            return Known(known[1], time.monotonic() - known[0], str(_in_words(error)))
+                raise
+            return Known(known.value, time.monotonic() - known.at, str(error))
+        return Known(read.value, 0.0, statements=read.statements if is_ours else 0)
 
     def forget(self) -> None:
         """Something was changed: what comes next is read anew."""
         self._changes += 1
         self._running.clear()  # what is under way may have been read before it
         stale = time.monotonic() - _LONGEST_FRESH
-        for key, (at, value) in self._known.items():
-            self._known[key] = (min(at, stale), value)
+        for key, read in self._known.items():
+            self._known[key] = replace(read, at=min(read.at, stale), statements=0)
 
-    def _ended(self, key: Hashable, done: asyncio.Task[Any]) -> None:
+    def _ended(self, key: Hashable, done: asyncio.Task[_Read]) -> None:
         if self._running.get(key) is done:
             del self._running[key]
         if not done.cancelled():
             done.exception()  # whoever asked may be gone, and then nobody else looks at it
 
-    async def _read(self, key: Hashable, function: Callable[[], Awaitable[T]]) -> T:
+    async def _read(self, key: Hashable, function: Callable[[], Awaitable[Any]]) -> _Read:
         began = self._changes
-        async with asyncio.timeout(_DEADLINE_SECONDS):
-            value = await before_the_end(function())
+        with counting() as spent:
+            value = await bounded(function())
+        read = _Read(value, spent.statements, time.monotonic())
         if began != self._changes:
-            return value
-        self._known[key] = (time.monotonic(), value)
+            return read
+        self._known[key] = read
         self._known.move_to_end(key)
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
-        return value
+        return read
 
 
-def _in_words(error: Exception) -> RotaError:
-    if isinstance(error, RotaError):
-        return error
-    return DatabaseUnavailable(
-        f"The database did not answer within {_DEADLINE_SECONDS:g} s. Nothing is wrong with the page: it asks again by itself."
-    )
+def paid_after(statements: int) -> float:
+    """How many seconds it takes until so many statements are paid for."""
+    return statements / _PER_SECOND
+
+
+async def bounded(reading: Awaitable[T]) -> T:
+    """What is read, within the time that one who looks is kept waiting. Raises DatabaseUnavailable when that is over."""
+    try:
+        async with asyncio.timeout(_DEADLINE_SECONDS):
+            return await before_the_end(reading)
+    except TimeoutError as error:
+        raise DatabaseUnavailable(
+            f"The database did not answer within {_DEADLINE_SECONDS:g} s. Nothing is wrong with the page: it asks again by itself."
+        ) from error

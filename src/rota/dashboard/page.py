@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 from starlette.requests import Request
 
 from rota.app import Rota
-from rota.dashboard.looking import Known, Looking, Readings
+from rota.dashboard.looking import Known, Looking, Readings, paid_after
 from rota.dashboard.redaction import Redaction
 from rota.dashboard.rights import User
 from rota.errors import ConfigurationError
@@ -76,6 +76,9 @@ class Look:
         self.redaction = redaction
         self.page = page
         self._readings = readings
+        self._owed = 0
+        # the script of an open page asks for these by itself
+        self._paced = not {"_live", "_fragment"}.isdisjoint(request.query_params)
         known = () if page is None else page.params
         self.params = {name: value for name in known if (value := request.query_params.get(name, "").strip())}
         for name, value in self.params.items():
@@ -119,8 +122,15 @@ class Look:
 
     async def read(self, key: Hashable, function: Callable[[], Awaitable[T]], fresh: float | None = None) -> Known[T]:
         """Read for a region: under a deadline, no more than about once a second, or in `fresh` seconds for what is dear, and as it
-        was known last if need be."""
-        return await self._readings.read((self.looking.of, key), function, fresh)
+        was known last if need be. An open page reads no more than it may."""
+        known = await self._readings.read((self.looking.of, key), function, fresh, paced=self._paced)
+        self._owed += known.statements
+        return known
+
+    def until_paid(self) -> float:
+        """How many seconds to wait before looking again, for what was read since this was asked last."""
+        owed, self._owed = self._owed, 0
+        return paid_after(owed)
 
 
 @dataclass

@@ -22,9 +22,11 @@ from psycopg.pq import Format
 from psycopg.rows import tuple_row
 
 from rota.postgres.connection import IDLE_LIMIT, Own, is_direct, is_stale_plan
+from rota.postgres.look import is_setting_up
 from rota.postgres.query import Copy, CopySteps, Query, Row, Steps, Unreadable
+from rota.postgres.spent import spend
 
-__all__ = ["OPENING", "ask", "ask_steps", "ask_steps_sync", "ask_sync", "run_apart"]
+__all__ = ["OPENING", "ask", "ask_look", "ask_steps", "ask_steps_sync", "ask_sync", "run_apart"]
 
 T = TypeVar("T")
 
@@ -45,8 +47,10 @@ def ask_sync(connection: Connection[Any], schema: str, query: Query[T]) -> T:
 
 async def ask_steps(connection: AsyncConnection[Any], schema: str, steps: CopySteps[T], *, undo: bool = False) -> T:
     """Run the queries of one step in one transaction; with `undo` only what it returns or raises is left of it."""
+    spend(2)  # to begin and to end it
     async with connection.transaction(force_rollback=undo):
         if not is_direct(connection):
+            spend()
             await connection.execute(_opening(connection), prepare=False)
         answer: Any = None
         while True:
@@ -61,6 +65,26 @@ async def ask_steps(connection: AsyncConnection[Any], schema: str, steps: CopySt
                 answer = None
             else:
                 answer = query.read(await _rows(connection, schema, query))
+
+
+async def ask_look(connection: AsyncConnection[Any], schema: str, steps: CopySteps[T]) -> T:
+    """Run the queries of a look on a connection that is for looking.
+
+    Where its session is ours it is set up for that, and nothing is written that would have to hold together: each query is a
+    transaction of its own, which saves as many round trips as a short look has queries. Elsewhere they have one, as other steps do.
+    The limit of time is that of the session: a look here has none of its own.
+    """
+    if not is_direct(connection):
+        return await ask_steps(connection, schema, steps)
+
+    answer: Any = None
+    while True:
+        try:
+            query = steps.send(answer)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        assert isinstance(query, Query), "nothing is copied by a look"
+        answer = None if is_setting_up(query) else await ask(connection, schema, query)
 
 
 async def run_apart(run: Callable[[Query[Any]], Awaitable[Any]], steps: Steps[T]) -> T:
@@ -117,6 +141,7 @@ async def _alone(connection: AsyncConnection[Any], schema: str, query: Query[Any
         with contextlib.suppress(SerializationFailure):
             async with block:
                 return await _rows(connection, schema, query)
+    spend(3)
     async with connection.transaction():
         await connection.execute(_opening(connection), prepare=False)
         return await _rows(connection, schema, query)
@@ -133,6 +158,7 @@ def _alone_sync(connection: Connection[Any], schema: str, query: Query[Any]) -> 
 
 
 async def _rows(connection: AsyncConnection[Any], schema: str, query: Query[Any]) -> list[Row]:
+    spend()
     text, names = query.statement.numbered(schema)
     async with AsyncRawCursor(connection, row_factory=tuple_row) as cursor:  # whatever a connection of the user's makes
         try:

@@ -5,23 +5,33 @@ A page would rather show what it has than wait; and whoever works must not notic
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rota.clock import Duration, seconds
 from rota.errors import ConfigurationError
 from rota.postgres.query import Query, Steps, nothing, statement
 
-__all__ = ["alone", "look"]
+__all__ = ["LOOKING", "alone", "is_setting_up", "look"]
 
 T = TypeVar("T")
 
-# For this transaction only: it holds behind a pooler as well, and nobody else has it afterwards.
+#: How a session is set up in which people look, and nobody does anything else. Why, is told below.
+LOOKING = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "max_parallel_workers_per_gather": "0",
+    "jit": "off",
+}
+
+# The same for this transaction only: it holds behind a pooler as well, and nobody else has it afterwards.
 SETTINGS = statement(
     "begin_look",
     """
     select
         -- stale statistics must not turn a short walk into a read of everything
         pg_catalog.set_config('enable_seqscan', 'off', true),
+        -- or into one that reads, and sorts, all that lies behind the row it would have stopped at
+        pg_catalog.set_config('enable_bitmapscan', 'off', true),
         -- nor may a look cost a busy server more than one of its processors, or be compiled for longer than it takes
         pg_catalog.set_config('max_parallel_workers_per_gather', '0', true),
         pg_catalog.set_config('jit', 'off', true),
@@ -41,6 +51,11 @@ def look(steps: Steps[T], deadline: Duration | None = None) -> Steps[T]:
         return (yield from steps)
 
     return begun()
+
+
+def is_setting_up(query: Query[Any]) -> bool:
+    """Whether this only sets up what a session for looking has anyway."""
+    return query.statement is SETTINGS
 
 
 def alone(query: Query[T]) -> Steps[T]:

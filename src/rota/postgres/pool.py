@@ -23,7 +23,7 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout, TooManyRequests
 
 from rota.errors import DatabaseUnavailable
-from rota.postgres.ask import OPENING, ask, ask_steps, ask_steps_sync, ask_sync
+from rota.postgres.ask import OPENING, ask, ask_look, ask_steps, ask_steps_sync, ask_sync
 from rota.postgres.connection import BoundedConnection, Connector, OwnConnection, check_fork, is_alive, translated
 from rota.postgres.dsn import Dsn
 from rota.postgres.foreign import Foreign
@@ -75,9 +75,11 @@ class Database:
         settings: Mapping[str, str | None] | None = None,
         everywhere: Mapping[str, str] | None = None,
         prompt: bool = False,
+        looks: bool = False,
     ) -> None:
         self.schema = schema
         self._prompt = prompt
+        self._looks = looks
         self._address = address
         self._settings = settings or {}
         self._everywhere = everywhere or {}
@@ -136,12 +138,14 @@ class Database:
         settings: Mapping[str, str | None] | None = None,
         everywhere: Mapping[str, str] | None = None,
         prompt: bool = False,
+        looks: bool = False,
     ) -> Database:
         """The same place through so many connections of its own, for those who must not wait behind the others.
 
         `purpose` says what has one of them for how long, if it is `pool_size` that bounds them; `settings` are of its sessions,
         `everywhere` of those behind a pooler too, see Connector. With `prompt` a caller who is cancelled, or closes it, waits for no
         server: what it was at is left to the limits of the session.
+        One that `looks` has sessions that can only read, set up by LOOKING.
         """
         return type(self)(
             self._address,
@@ -152,6 +156,7 @@ class Database:
             settings=settings,
             everywhere=everywhere,
             prompt=prompt,
+            looks=looks,
         )
 
     @contextlib.contextmanager
@@ -186,6 +191,8 @@ class Database:
 
     async def run_steps(self, steps: CopySteps[T], *, dry_run: bool = False) -> T:
         """Run the queries of one step in one transaction. With `dry_run` it is undone: only what it returns or raises is left."""
+        if self._looks and not dry_run:
+            return await self._with_connection(lambda connection: ask_look(connection, self.schema, steps))
         return await self._with_connection(lambda connection: ask_steps(connection, self.schema, steps, undo=dry_run))
 
     def run_sync(self, query: Query[T]) -> T:

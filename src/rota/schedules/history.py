@@ -62,13 +62,24 @@ LIST_RUNS = statement(
         )
         select max(tried.job_id) as job_id from tried
     ) as newest on true
-    left join {schema}.jobs as job on job.id = newest.job_id
-    left join {schema}.history as done on done.id = newest.job_id
+    -- the limits keep PostgreSQL from reading all there is to join it with the few that are wanted
+    left join lateral (
+        select job.state, job.attempt, job.claimed_at from {schema}.jobs as job where job.id = newest.job_id limit 1
+    ) as job on true
+    left join lateral (
+        select done.state, done.attempt, done.started_at, done.finished_at
+        from {schema}.history as done
+        where done.id = newest.job_id
+          -- partitions of days before it are not looked into; an hour for a clock that was set back
+          and done.finished_at >= slot.created_at - interval '1 hour'
+        limit 1
+    ) as done on true
     left join lateral (
         select
             'dead' as state, letter.attempt, letter.died_at, concat_ws(': ', letter.error_type, letter.error_message) as error
         from {schema}.dead as letter
         where letter.id = newest.job_id
+        limit 1
     ) as dead on true
     order by slot.id desc
     """,

@@ -170,11 +170,21 @@ PAST = statement(
         ) as slot
         where slot.created_at >= %(since)s
     ) as slot
-    left join {schema}.jobs as job on job.id = slot.job_id
+    -- the limits keep PostgreSQL from reading all there is to join it with the few that are wanted
     left join lateral (
-        select 'dead' as state, letter.died_at from {schema}.dead as letter where letter.id = slot.job_id
+        select job.state, job.claimed_at from {schema}.jobs as job where job.id = slot.job_id limit 1
+    ) as job on true
+    left join lateral (
+        select 'dead' as state, letter.died_at from {schema}.dead as letter where letter.id = slot.job_id limit 1
     ) as dead on true
-    left join {schema}.history as done on done.id = slot.job_id
+    left join lateral (
+        select done.state, done.started_at, done.finished_at
+        from {schema}.history as done
+        where done.id = slot.job_id
+          -- partitions of days before it are not looked into; an hour for a clock that was set back
+          and done.finished_at >= %(since)s::timestamptz - interval '1 hour'
+        limit 1
+    ) as done on true
     order by slot.slot_at
     """,
 )

@@ -18,7 +18,7 @@ from rota.dashboard.api.openapi import document
 from rota.dashboard.api.values import as_json
 from rota.dashboard.fields import read_object
 from rota.dashboard.guard import comes_from_elsewhere
-from rota.dashboard.last_words import before_the_end
+from rota.dashboard.looking import bounded
 from rota.dashboard.page import Look, Page
 from rota.dashboard.rights import User
 from rota.errors import ConfigurationError
@@ -79,7 +79,7 @@ def _reading(endpoint: Endpoint) -> Answer:
         values = {
             name: endpoint.params[name].read(name, text) for name, text in query.items()
         } | look.request.path_params
-        found = seen(look, await before_the_end(endpoint.read(look, values)))
+        found = seen(look, await bounded(endpoint.read(look, values)))
         if not endpoint.is_page:
             return as_json(found)
         return {"items": as_json(list(found)), "next": _next(endpoint, found, values)}

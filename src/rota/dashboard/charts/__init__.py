@@ -7,7 +7,7 @@ pattern beside its colour. Behind each picture there is a table with the same nu
 from rota.dashboard.charts.bars import Bar, Mark, bars
 from rota.dashboard.charts.course import Point, Track, line, tracks
 from rota.dashboard.charts.heat import Cell, heat
-from rota.dashboard.charts.lanes import Lane, Span, lanes
+from rota.dashboard.charts.lanes import Lane, Span, condensed, lanes
 from rota.dashboard.charts.lines import Quantiles, band, spark
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Track",
     "band",
     "bars",
+    "condensed",
     "heat",
     "lanes",
     "line",

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from rota.dashboard.charts.axes import TimeAxis
 from rota.dashboard.charts.svg import element, figure, number, picture
 
-__all__ = ["Lane", "Span", "lanes"]
+__all__ = ["Lane", "Span", "condensed", "lanes"]
 
 _ROW, _BOTTOM = 24.0, 18.0
 
@@ -32,6 +32,32 @@ class Lane:
     name: str
     spans: Sequence[Span] = ()
     href: str | None = None
+
+
+def condensed(spans: Sequence[Span], gap: timedelta, href: str | None = None) -> list[Span]:
+    """The same with those that follow each other as one, where they are of a kind and closer than a picture can show.
+
+    What goes on stays by itself. `href` leads to all that became one.
+    """
+    runs: list[list[Span]] = []
+    for span in spans:
+        last = runs[-1][-1] if runs else None
+        if (
+            last is not None
+            and last.kind == span.kind
+            and last.end is not None
+            and span.end is not None
+            and span.start - last.end < gap
+        ):
+            runs[-1].append(span)
+        else:
+            runs.append([span])
+    return [
+        run[0]
+        if len(run) == 1
+        else Span(run[0].start, run[-1].end, run[0].kind, f"{len(run)} times {run[0].kind}", href)
+        for run in runs
+    ]
 
 
 def lanes(

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from rota.dashboard.acting.schedules import option_text
 from rota.dashboard.actions import ACTIONS
-from rota.dashboard.charts import Lane, Span, lanes, spark
+from rota.dashboard.charts import Lane, Span, condensed, lanes, spark
 from rota.dashboard.page import Look, Page, Region
 from rota.errors import ConfigurationError, NotPossible
 from rota.schedules.history import ScheduleRun
@@ -26,6 +26,8 @@ _AHEAD_MOST = 150  # as many as a picture of a day can show
 _LANES = 25
 _TIMELINE_SECONDS = 10.0
 _BACK, _AHEAD = timedelta(hours=6), timedelta(hours=24)
+# Runs that are closer are drawn as one: a minute is a third of a point, and a schedule of every minute has thousands of them.
+_APART = timedelta(minutes=20)
 
 
 async def _list(look: Look) -> dict[str, Any]:
@@ -49,20 +51,24 @@ def drawn(told: Timeline, look: Look) -> Markup:
     data = [
         Lane(
             lane.name,
-            [
-                *(
-                    Span(
-                        run.started_at or run.slot_at,
-                        run.finished_at,
-                        run.state,
-                        f"{run.state}, slot {run.slot_at:%H:%M}",
-                        None if run.job is None else look.to(f"jobs/{run.job}"),
-                    )
-                    for run in lane.past
-                    if run.state != "forgotten"
-                ),
-                *(Span(slot, slot + timedelta(minutes=5), "planned", "planned") for slot in lane.future),
-            ],
+            condensed(
+                [
+                    *(
+                        Span(
+                            run.started_at or run.slot_at,
+                            run.finished_at,
+                            run.state,
+                            f"{run.state}, slot {run.slot_at:%H:%M}",
+                            None if run.job is None else look.to(f"jobs/{run.job}"),
+                        )
+                        for run in lane.past
+                        if run.state != "forgotten"
+                    ),
+                    *(Span(slot, slot + timedelta(minutes=5), "planned", "planned") for slot in lane.future),
+                ],
+                _APART,
+                look.to("schedule", name=lane.name),
+            ),
             look.to("schedule", name=lane.name),
         )
         for lane in told.lanes
