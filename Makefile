@@ -17,7 +17,7 @@ DJANGO_PYTHON ?= $(shell for each in python3.12 python3.13 $(HOME)/.pyenv/versio
 BENCH := .venv-bench
 BENCH_PYTHON ?= $(or $(DJANGO_PYTHON),$(PYTHON))
 
-.PHONY: demo test slow browser matrix oldest pooled django model protocol chaos strikes plans soak install check format teeth docs bench figures clean
+.PHONY: demo test slow browser matrix oldest pooled django model protocol chaos strikes plans soak install check format teeth docs bench bench-pages figures clean
 
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
@@ -92,6 +92,9 @@ docs: $(VENV)/.dev  ## write docs/reference anew from the code
 
 bench: install $(BENCH)/.installed  ## Rota beside raw PostgreSQL, PgQueuer and Graphile Worker: one table; SPEED='--short 1 2' for a part of it
 	$(BENCH)/bin/python bench/speed.py $(SPEED)
+
+bench-pages: $(VENV)/.dev  ## every page, region and read of the dashboard with a million jobs, and what open tabs cost: fails above its bars
+	$(BIN)/python bench/dashboard.py
 
 figures: install  ## what else is measured: on time, dead rows that stay, very many schedules, a polled table, events, limits and lines
 	$(BIN)/python bench/punctual.py
