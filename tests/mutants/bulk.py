@@ -6,8 +6,51 @@ from tests.mutants.mutant import Mutant
 
 BULK = "tests/jobs/test_bulk.py"
 UNDO = "tests/jobs/test_bulk_undo.py"
+PAGES = "tests/dashboard/test_bulk_pages.py"
 
 MUTANTS = [
+    Mutant(
+        "a form that finds out a secret",
+        "dashboard/application.py",
+        "                action.check(look, values)\n",
+        "                pass\n",
+        PAGES,
+    ),
+    Mutant(
+        "a program that finds out a secret",
+        "dashboard/api/routes.py",
+        "        action.check(look, values)\n",
+        "        pass\n",
+        PAGES,
+    ),
+    Mutant(
+        "all jobs by saying nothing",
+        "dashboard/acting/bulk.py",
+        'if ids is None and not filters and not values.get("all"):',
+        "if False:",
+        PAGES,
+    ),
+    Mutant(
+        "secrets among the samples of a bulk",
+        "dashboard/pages/bulk.py",
+        "[look.redaction.job(job) for job in known.value.samples]",
+        "list(known.value.samples)",
+        PAGES,
+    ),
+    Mutant(
+        "an error that quotes a secret, as a filter",
+        "dashboard/redaction.py",
+        'MASK if name == "error" else value',
+        "value",
+        PAGES,
+    ),
+    Mutant(
+        "boxes for who may not",
+        "dashboard/pages/bulk.py",
+        " if look.may(BULK_RIGHTS[name])]",
+        "]",
+        PAGES,
+    ),
     Mutant(
         "a bulk that touches what runs",
         "jobs/bulk/fitting.py",

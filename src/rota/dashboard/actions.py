@@ -17,6 +17,7 @@ from rota.dashboard.acting.pollers import POLLER_ACTIONS
 from rota.dashboard.acting.projections import PROJECTION_ACTIONS
 from rota.dashboard.acting.schedules import SCHEDULE_ACTIONS
 from rota.dashboard.fields import Field
+from rota.dashboard.page import Look
 
 __all__ = ["ACTIONS", "Action"]
 
@@ -51,6 +52,11 @@ async def _resign(app: Rota, values: Values, by: str) -> Any:
     return await app.leaders.resign(
         values["name"], force=values.get("force", False), epoch=None if epoch is None else int(epoch), by=by
     )
+
+
+def _check_search(look: Look, values: Values) -> None:
+    """What may not be searched by may not be chosen by."""
+    look.redaction.check_search(error=values.get("error"))
 
 
 ACTIONS: Mapping[str, Action] = {
@@ -104,6 +110,7 @@ ACTIONS: Mapping[str, Action] = {
             lambda app, values, by: app.dead.retry_many(by=by, **values),
             lambda count, values: f"{count} dead letter(s) are tried again.",
             needs="dead.retry",
+            check=_check_search,
         ),
         Action(
             "dead.acknowledge_many",
@@ -114,6 +121,7 @@ ACTIONS: Mapping[str, Action] = {
             ),
             lambda count, values: f"{count} dead letter(s) are put away.",
             needs="dead.acknowledge",
+            check=_check_search,
         ),
         Action(
             "dead.retry_group",

@@ -200,6 +200,7 @@ class Rounds:
     async def take_bulk_turns(self) -> None:
         """Go on with bulks: when we start, at once when one has begun, and when a look for what is left to do finds one that nobody
         is at."""
+        told = ""
         while True:
             self.bulks.clear()
             try:
@@ -209,8 +210,10 @@ class Rounds:
             except DatabaseUnavailable:
                 pass  # whoever looks next finds it
             except RotaError as error:
-                # rights are missing: jobs run all the same
-                self._facts.emit(DatabaseLost("jobs: bulks", str(error)))
+                # rights are missing: jobs run all the same, and it is told once
+                if told != str(error):
+                    told = str(error)
+                    self._facts.emit(DatabaseLost("jobs: bulks", told))
             await self.bulks.wait()
 
     async def end_bulks(self) -> None:

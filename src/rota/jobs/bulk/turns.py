@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from rota.errors import DatabaseUnavailable, RotaError
+from rota.errors import RotaError
 from rota.facts import BulkEnded, Facts
 from rota.jobs.bulk.turn import BATCH, At, give_up_job, is_any_due, next_due, take_turn, tell_trouble
 from rota.postgres.connection import is_about_data
@@ -98,7 +98,7 @@ class BulkTurns:
         is_locked, is_refused = state == "55P03", is_about_data(cause) or state.startswith("P0")
         if not is_locked and not is_refused:
             # nothing is wrong with any job: the database is away or busy, or rights are missing
-            with contextlib.suppress(DatabaseUnavailable):
+            with contextlib.suppress(RotaError):
                 await session.run(tell_trouble(at, str(error)))
             raise error
         if self._most > 1:
