@@ -266,6 +266,8 @@ async def test_who_holds_a_lock_can_be_found_by_its_name_and_by_its_key(app: Rot
         from pg_locks as lock
         join pg_stat_activity as activity using (pid)
         where lock.locktype = 'advisory'
+          -- other databases of the server have locks of this name as well
+          and activity.datname = current_database()
           and (lock.classid::bigint << 32) | lock.objid::bigint = %s
     """
     lock = app.lock(name)
