@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from tests.jobs.statements import Db, ask, join
 
+from rota.clock import boottime
 from rota.facts import HistoryKept, JobLost
 from rota.jobs.chores import Chores, find_chores
 from rota.jobs.retention import upkeep
@@ -138,6 +139,28 @@ async def test_what_a_rescuer_that_died_has_left_is_found_without_a_word(
     working = asyncio.create_task(rota_app.work())
 
     assert (await rescued).job == left
+    rota_app.stop()
+    await working
+
+
+async def test_a_worker_that_has_just_started_leaves_the_counting_for_later(
+    rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[int] = []
+    passed = 0.0
+    monkeypatch.setattr("rota.jobs.rounds.boottime", lambda: boottime() + passed)
+    monkeypatch.setattr("rota.jobs.rounds._FIRST_COUNT_SECONDS", (600.0, 600.0))
+    monkeypatch.setattr("rota.jobs.rounds.upkeep", lambda key: rounds.append(key) or upkeep(key))
+    monkeypatch.setattr("rota.workers.WorkerSettings", functools.partial(WorkerSettings, upkeep_every=0.01))
+
+    def has_counted() -> bool:
+        return bool(db.execute("select from rota.tallied where kept_at is not null").fetchall())
+
+    working = asyncio.create_task(rota_app.work())
+    await until(lambda: len(rounds) > 3, what="it has come by several times")
+    assert not has_counted()
+    passed = 600.0
+    await until(has_counted, what="it counts")
     rota_app.stop()
     await working
 

@@ -186,13 +186,14 @@ async def test_a_worker_that_found_the_upkeep_taken_comes_again_soon(
     """Whoever is at it may be a worker that was just cut off: nothing follows its upkeep."""
     was_taken, upkeep = asyncio.Event(), Rounds._upkeep
 
-    async def noted(rounds: Rounds, key: int) -> Any:
-        done = await upkeep(rounds, key)
+    async def noted(rounds: Rounds, key: int, *, counts: bool) -> Any:
+        done = await upkeep(rounds, key, counts=counts)
         if done is None:
             was_taken.set()
         return done
 
     monkeypatch.setattr(Rounds, "_upkeep", noted)
+    monkeypatch.setattr("rota.jobs.rounds._FIRST_COUNT_SECONDS", (600.0, 600.0))  # which would be the next round
 
     @rota_app.task(name="a", limit=1)
     async def work() -> None: ...

@@ -202,6 +202,13 @@ MUTANTS = [
         "tests/limits/test_limits_isolation.py::test_lines_of_a_rule_whose_author_died_before_they_followed_are_mended",
     ),
     Mutant(
+        "a worker that counts before it works",
+        "jobs/rounds.py",
+        "counts = boottime() >= counts_at",
+        "counts = True",
+        "tests/jobs/test_worker.py::test_a_worker_that_has_just_started_leaves_the_counting_for_later",
+    ),
+    Mutant(
         "an upkeep that was taken is left for a minute",
         "jobs/rounds.py",
         "                elif is_first:\n                    pause = random.uniform(0.5, 1.5)\n",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 from uuid import UUID
 
+from rota.clock import boottime
 from rota.errors import DatabaseUnavailable, RotaError
 from rota.facts import DatabaseLost, Facts, HistoryKept, JobCancelled, JobLost
 from rota.jobs.bulk.turn import next_due, prune_bulks
@@ -45,6 +46,9 @@ __all__ = ["RoundSettings", "Rounds"]
 _CLOSING_SECONDS = 0.02
 # How long the reply to a COMMIT may take before a claim that is gone counts as taken away.
 _SETTLING_SECONDS = 0.2
+# After how long a worker that has just started counts what was done for the first time: its jobs come first, and that takes as much
+# of a server as some thousand of them.
+_FIRST_COUNT_SECONDS = (3.0, 6.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +236,14 @@ class Rounds:
         key = lock_key(self._database.schema, "upkeep", "history")
         hindered: list[str] = []
         is_first = True
+        counts_at = boottime() + random.uniform(*_FIRST_COUNT_SECONDS)
         while True:
             pause = random.uniform(0.8, 1.2) * self._settings.upkeep_every
+            counts = boottime() >= counts_at
+            if not counts:
+                pause = min(pause, counts_at - boottime())
             with contextlib.suppress(DatabaseUnavailable):  # whoever comes next does it
-                done = await self._upkeep(key)
+                done = await self._upkeep(key, counts=counts)
                 if done is not None:
                     if done.created or done.dropped or done.deleted or done.forgotten or done.hindered != hindered:
                         hindered = done.hindered
@@ -248,7 +256,7 @@ class Rounds:
             is_first = False
             await asyncio.sleep(pause)
 
-    async def _upkeep(self, key: int) -> Upkeep | None:
+    async def _upkeep(self, key: int, *, counts: bool) -> Upkeep | None:
         # a connection of its own, for a moment: neither claims nor the user's callers wait behind it
         session = Session(self._database.connector("upkeep"), self._database.schema)
         try:
@@ -259,7 +267,8 @@ class Rounds:
                 await session.run(prune_batches())
                 await session.run(prune_bulks())
                 await run_apart(session.run, mend_lines())
-                await self._count(session)
+                if counts:
+                    await self._count(session)
             return done
         except DatabaseUnavailable:
             raise
