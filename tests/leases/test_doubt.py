@@ -50,10 +50,10 @@ def starved(monkeypatch: pytest.MonkeyPatch) -> Starved:
     def starve(term: Term) -> Iterator[None]:
         rest, waits, may_go_on = ControlSession.rest, threading.Event(), threading.Event()
 
-        def stand_still(self: ControlSession, seconds: float) -> None:
+        def stand_still(self: ControlSession, seconds: float, hand_on: Any) -> None:
             waits.set()
             may_go_on.wait(30)
-            rest(self, seconds)
+            rest(self, seconds, hand_on)
 
         with monkeypatch.context() as patch:
             patch.setattr(ControlSession, "rest", stand_still)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from tests.interleave import Sessions, Step, orders
 
-from rota.jobs.claim import claim
+from rota.jobs.claim import ClaimedJob, claim, claim_flow, claim_named, claim_suspect
 from rota.jobs.lanes import Lane
 from rota.jobs.rescue import rescue
 from rota.leases.member_view import list_members
@@ -202,6 +202,28 @@ def test_an_ended_member_can_neither_renew_nor_attach_nor_claim(db: psycopg.Conn
     assert not ask(db, attach_member(member, LEASE, 1))
     assert ask(db, claim(lanes=lanes, tasks={"t": 1}, limit=1, token=1, member=member)) == []
     assert row(db, member)["end_reason"] == "left"
+
+
+LANES = [(Lane("default", 0, 0.0), None)]
+WAYS: dict[str, Callable[[UUID, int], Query[list[ClaimedJob]]]] = {
+    "lane": lambda member, _: claim(lanes=LANES, tasks={"t": 1}, limit=1, token=1, member=member),
+    "named": lambda member, job: claim_named(ids=[job], queues=None, tasks={"t": 1}, limit=1, token=1, member=member),
+    "flow": lambda member, _: claim_flow(lanes=LANES, tasks={"t": 1}, limit=1, most_losses=0, token=1, member=member),
+    "suspect": lambda member, _: claim_suspect(queues=None, tasks={"t": 1}, most_losses=9, token=1, member=member),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_member_that_is_suspected_claims_nothing_until_it_has_renewed(db: psycopg.Connection[Any], way: str) -> None:
+    """It may be ended at any moment: what it took then would be begun twice."""
+    member = join(db)
+    db.execute("insert into rota.jobs (task, losses) values ('t', %s)", [int(way == "suspect")])
+    (job,) = db.execute("select id from rota.jobs").fetchone()  # type: ignore[misc]
+    age(db, member, suspected_at="1 ms")
+
+    assert ask(db, WAYS[way](member, job)) == []
+    assert renew(db, member)
+    assert [taken.id for taken in ask(db, WAYS[way](member, job))] == [job]
 
 
 def test_a_member_past_its_expiry_that_nobody_ended_may_renew(db: psycopg.Connection[Any]) -> None:

@@ -24,8 +24,8 @@ MUTANTS = [
         "",
         "tests/jobs/test_execute.py",
     ),
-    Mutant("renewal of an ended member", "leases/members.py", "and member.ended_at is null", "", MEMBERS, 0),
-    Mutant("attaching to an ended member", "leases/members.py", "and member.ended_at is null", "", MEMBERS, 1),
+    Mutant("renewal of an ended member", "leases/members.py", "and member.ended_at is null", "", MEMBERS, 3),
+    Mutant("attaching to an ended member", "leases/members.py", "and member.ended_at is null", "", MEMBERS, 0),
     Mutant(
         "renewal that keeps the suspicion", "leases/members.py", "suspected_at = null", "pid = member.pid", MEMBERS, 0
     ),

@@ -135,7 +135,15 @@ MUTANTS = [
         "and %(tasks)s::text[] is not null",
         SETTLE,
     ),
-    Mutant("a claim by an ended member", "jobs/claim.py", "member.ended_at is null)", "true)", MEMBERS),
+    Mutant("a claim by an ended member", "jobs/claim.py", "member.ended_at is null and", "", MEMBERS, 0),
+    *(
+        Mutant(f"a claim {way} by a member that is suspected", "jobs/claim.py", old, "", MEMBERS, occurrence)
+        for way, old, occurrence in (
+            ("of lanes", " and member.suspected_at is null", 0),
+            ("from lines", " and member.suspected_at is null", 1),
+            ("of what was lost", " and member.suspected_at is null", 2),
+        )
+    ),
     Mutant("rescue from the living", "jobs/rescue.py", "where member.ended_at is not null", "", SETTLE),
     Mutant(
         "losses that never bury",

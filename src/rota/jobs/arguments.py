@@ -175,6 +175,15 @@ class Signature:
 
     def decode(self, payload: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and keyword arguments to call the function with. Raises InvalidArguments."""
+        if self._by_keyword_alone:
+            decoders = self._decoders
+            try:
+                values = {name: decoders[name](value) for name, value in payload.items()}
+            except Exception:  # noqa: S110 - what is wrong is found and told below
+                pass
+            else:
+                if len(values) == len(decoders):
+                    return (), values
         return self._decoded(payload, self._not_its_payload)
 
     def read(

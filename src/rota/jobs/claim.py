@@ -66,8 +66,7 @@ def new_token() -> int:
 
 
 # Takes what is chosen in between.
-_TAKE = """
-    claimed as (
+_UPDATE = """
         update {schema}.jobs as job
         -- what came here without knowing of the limit of its task goes into its line
         set state = case when job.task = any (%(limited)s::text[]) then 'blocked' else 'running' end,
@@ -76,14 +75,33 @@ _TAKE = """
             claimed_at = case when job.task = any (%(limited)s::text[]) then null else {schema}.now() end,
             attempt = job.attempt + case when job.task = any (%(limited)s::text[]) then 0 else 1 end
         where job.id = any (array({chosen}))
-          -- an ended member may not take anything: nobody would know that it has it
-          and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
+          -- Who has ended may not take anything: nobody would know that it has it. Who is suspected may be ended at any moment.
+          and exists (
+              select
+              from {schema}.members as member
+              where member.id = %(member)s and member.ended_at is null and member.suspected_at is null
+          )
+          -- none of these is in a line, so no line has to follow: to look for that costs a lone job a tenth of its claim
+          and (select set_config('rota.claiming', 'yes', true)) = 'yes'
+"""
+_TAKE = (
+    """
+    claimed as ("""
+    + _UPDATE
+    + """
         returning
             job.id, job.queue, job.task, job.priority, job.attempt, job.due_at, job.claimed_at, job.args::text, job.token,
             job.version, job.saved::text, job.schedule, job.slot_at, job.trace_context, job.inputs::text, job.batch_id,
             num_nonnulls(job.saved, job.schedule, job.trace_context, job.inputs, job.batch_id) > 0
                 or job.version <> 1 or job.attempt <> 1 as is_special
     )
+"""
+)
+# A job as a row. For few of them: a client pays for each value of each.
+_ROW = """
+        job.id, job.queue, job.task, job.priority, job.attempt, job.losses, date_part('epoch', job.due_at), job.args::text, job.token,
+        job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
+        job.trace_context, job.inputs::text, job.batch_id
 """
 # From the lanes that are named in between.
 _WALK = """
@@ -183,10 +201,11 @@ def claim(
             "member": member,
         },
         read=lambda rows: _claimed_by_column(rows[0], token),
+        binary=True,
     )
 
 
-CLAIM_NAMED = statement("claim_named", "with " + _TAKE.replace("{chosen}", _NAMED) + "select" + _COLUMNS)
+CLAIM_NAMED = statement("claim_named", _UPDATE.replace("{chosen}", _NAMED) + "returning" + _ROW)
 
 
 def claim_named(
@@ -214,8 +233,12 @@ def claim_named(
             "token": token,
             "member": member,
         },
-        read=lambda rows: _claimed_by_column(rows[0], token),
+        read=lambda rows: sorted(_claimed(rows), key=_urgency),
     )
+
+
+def _urgency(job: ClaimedJob) -> tuple[int, float, JobId]:
+    return -job.priority, job.due_at, job.id
 
 
 # A look and a claim in one, for who has nothing at hand: a lone job waits for one round trip less. Where something must be taken
@@ -294,7 +317,7 @@ def _claimed_by_column(columns: Row, token: int) -> list[ClaimedJob]:
     if ids is None:
         return []
     none = repeat(None)
-    waited = [round(claimed_at - due_at, 6) for due_at in due] if claimed_at else none
+    waited = [claimed_at - due_at for due_at in due] if claimed_at else none
     found = zip(
         # what few have comes below: a later attempt than the first, another version than 1, and what follows that
         ids, queues, tasks, priorities, repeat(1), repeat(0), due, args, repeat(token), repeat(1), none, none, none, waited,
@@ -325,15 +348,16 @@ def _walked(lanes: Sequence[tuple[Lane, Start | None]]) -> dict[str, str]:
 CLAIM_FLOW = statement(
     "claim_flow",
     """
-    select
-        job.id, job.queue, job.task, job.priority, job.attempt, job.losses, date_part('epoch', job.due_at), job.args::text, job.token,
-        job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
-        job.trace_context, job.inputs::text, job.batch_id, job.line
+    select"""
+    + _ROW
+    + """, job.line
     from {schema}.claim_flow(
         %(queues)s::text[], %(priorities)s::smallint[], %(lines)s::boolean[], %(after_due)s::timestamptz[],
         %(after_id)s::bigint[], %(tasks)s::text[], %(versions)s::smallint[], %(limited)s::text[], %(limit)s, %(most_losses)s,
         %(token)s, %(member)s
     ) as job
+    -- asked before it is called, which itself asks only whether the member has ended
+    where exists (select from {schema}.members as member where member.id = %(member)s and member.suspected_at is null)
     """,
 )
 
@@ -417,12 +441,13 @@ CLAIM_SUSPECT = statement(
         limit 1
         for update skip locked
     )
-      and exists (select from {schema}.members as member where member.id = %(member)s and member.ended_at is null)
-    returning
-        job.id, job.queue, job.task, job.priority, job.attempt, job.losses, date_part('epoch', job.due_at), job.args::text, job.token,
-        job.version, job.saved::text, job.schedule, job.slot_at, extract(epoch from job.claimed_at - job.due_at)::float8,
-        job.trace_context, job.inputs::text, job.batch_id
-    """,
+      and exists (
+          select
+          from {schema}.members as member
+          where member.id = %(member)s and member.ended_at is null and member.suspected_at is null
+      )
+    returning"""  # noqa: S608 - all parts are written out here
+    + _ROW,
 )
 
 

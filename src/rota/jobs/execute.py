@@ -113,6 +113,9 @@ class Executor:
             else:
                 value = await self._call(task, job, attempt)
             reach("run.after")
+            if value is None and attempt.told is None and not attempt.settled:
+                # what most of them come to, and past the constructor, which takes its values by name
+                return _new(Succeeded, (job, None, perf_counter() - attempt.started))
             return self._returned(task, attempt, job, value)
         except BaseException as error:
             outcome = self._raised(task, attempt, job, error)
@@ -211,9 +214,6 @@ class Executor:
         self._timers.setdefault(place, []).append(timer)
 
     def _returned(self, task: Task[..., Any], attempt: Held, job: ClaimedJob, value: Any) -> Outcome:
-        if value is None and attempt.told is None and not attempt.settled:
-            # what most of them come to, and past the constructor, which takes its values by name
-            return _new(Succeeded, (job, None, perf_counter() - attempt.started))
         if attempt.told == "cancelled" and not attempt.settled:
             # it was told, and ended early or not: whoever cancelled it gets what they asked for
             return Cancelled(job, attempt.seconds)

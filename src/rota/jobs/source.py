@@ -345,16 +345,18 @@ class JobSource:
     def _fact(self, outcome: Outcome, fate: str) -> Fact | None:
         job = outcome.job
         what = (job.id, job.task, job.queue, job.attempt)
+        # here, as it costs more than most of what is done for a job, and mostly nobody listens
+        waited = None if job.waited is None else round(job.waited, 6)
         if isinstance(outcome, Succeeded | AlreadySettled) or fate == "succeeded":
             # or its body has committed that in a child, and the child has died since, or was ended
-            return JobSucceeded(*what, outcome.seconds, job.waited)
+            return JobSucceeded(*what, outcome.seconds, waited)
         if isinstance(outcome, HandedBack):
             return None
         if isinstance(outcome, Lost):
             return JobLost(*what, self._control().member, fate, outcome.failure.message)
         if isinstance(outcome, Cancelled) or fate == "cancelled":
             reason = outcome.reason if isinstance(outcome, Cancelled) else None
-            return JobCancelled(*what, outcome.seconds, reason, job.waited)
+            return JobCancelled(*what, outcome.seconds, reason, waited)
         if isinstance(outcome, Snoozed):
-            return JobSnoozed(*what, outcome.seconds, outcome.pause, job.waited)
-        return JobFailed(*what, outcome.seconds, outcome.failure.error, outcome.pause, job.waited)
+            return JobSnoozed(*what, outcome.seconds, outcome.pause, waited)
+        return JobFailed(*what, outcome.seconds, outcome.failure.error, outcome.pause, waited)

@@ -479,7 +479,7 @@ class Control:
                 self._beat_now = False
                 return
             # that the session is well is asked for what is held, and nothing is
-            self._session.rest(left if self._ease.is_on else min(left, _LOOK_SECONDS))
+            self._session.rest(left if self._ease.is_on else min(left, _LOOK_SECONDS), self._hearing.hand_on)
 
     def _neighbour_died(self) -> None:
         self._look_at = boottime() + _FREED_SECONDS

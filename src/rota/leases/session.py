@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 import psycopg
@@ -102,13 +102,15 @@ class ControlSession:
         self._asleep = asleep
         return answer
 
-    def rest(self, seconds: float) -> None:
-        """Rest until the server says something or the bell rings. Raises when the session has ended."""
-        assert self.connection is not None
+    def rest(self, seconds: float, hand_on: Callable[[BoundedConnection], None]) -> None:
+        """Rest until the server says something, which is handed on, or the bell rings. Raises when the session has ended."""
+        connection = self.connection
+        assert connection is not None
         with self.in_words():
-            if self._readable(self.connection, seconds):
-                self.connection.pgconn.consume_input()
-                self._readable(self.connection, 0.0)
+            if self._readable(connection, seconds):
+                connection.pgconn.consume_input()
+                hand_on(connection)  # first of all: a job waits for it
+                self._readable(connection, 0.0)
 
     @contextlib.contextmanager
     def _asking(self) -> Generator[None]:

@@ -45,8 +45,18 @@ def ask_sync(connection: Connection[Any], schema: str, query: Query[T]) -> T:
     return query.read(_alone_sync(connection, schema, query))
 
 
-async def ask_steps(connection: AsyncConnection[Any], schema: str, steps: CopySteps[T], *, undo: bool = False) -> T:
-    """Run the queries of one step in one transaction; with `undo` only what it returns or raises is left of it."""
+async def ask_steps(
+    connection: AsyncConnection[Any],
+    schema: str,
+    steps: CopySteps[T],
+    *,
+    undo: bool = False,
+    went_on: Callable[[], object] = lambda: None,
+) -> T:
+    """Run the queries of one step in one transaction; with `undo` only what it returns or raises is left of it.
+
+    `went_on` is called when the server has answered a query, or has taken a part of what is copied.
+    """
     spend(2)  # to begin and to end it
     async with connection.transaction(force_rollback=undo):
         if not is_direct(connection):
@@ -62,9 +72,11 @@ async def ask_steps(connection: AsyncConnection[Any], schema: str, steps: CopySt
                 async with connection.cursor().copy(query.statement.numbered(schema)[0]) as copy:
                     for rows in query.rows:
                         await copy.write(rows)
+                        went_on()
                 answer = None
             else:
                 answer = query.read(await _rows(connection, schema, query))
+            went_on()
 
 
 async def ask_look(connection: AsyncConnection[Any], schema: str, steps: CopySteps[T]) -> T:
@@ -162,7 +174,7 @@ async def _rows(connection: AsyncConnection[Any], schema: str, query: Query[Any]
     text, names = query.statement.numbered(schema)
     async with AsyncRawCursor(connection, row_factory=tuple_row) as cursor:  # whatever a connection of the user's makes
         try:
-            await cursor.execute(text, [query.params[name] for name in names])
+            await cursor.execute(text, [query.params[name] for name in names], binary=query.binary)
         except Error as error:
             if is_stale_plan(error):
                 await connection.close()
@@ -179,7 +191,7 @@ def _rows_sync(connection: Connection[Any], schema: str, query: Query[Any]) -> l
     text, names = query.statement.numbered(schema)
     with RawCursor(connection, row_factory=tuple_row) as cursor:
         try:
-            cursor.execute(text, [query.params[name] for name in names])
+            cursor.execute(text, [query.params[name] for name in names], binary=query.binary)
         except Error as error:
             if is_stale_plan(error):
                 connection.close()

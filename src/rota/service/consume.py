@@ -45,9 +45,10 @@ _EAGER = sys.version_info >= (3, 12)
 _SLICE_SECONDS = 0.002
 # Claim ahead what will be started in this time: a few round trips to the database, so that it is never waited for.
 _AHEAD_SECONDS = 0.05
-_AHEAD_LIMIT = 2000
-# At once: a claim is one statement, and a long one keeps others waiting.
-_CLAIM_LIMIT = 1000
+_AHEAD_LIMIT = 4000
+# At once: a claim is one statement, and a long one keeps others waiting. A short one leaves the server idle for as long as it takes
+# us to read it and to ask for the next, which is a fifth of what a thousand take.
+_CLAIM_LIMIT = 2000
 # And no more than so many times what the last claim brought: the first few may have been the quick ones.
 _GROWTH = 4
 # What is ready but will not start within this time is handed back: the work was slower than its predecessors.
@@ -134,8 +135,9 @@ class Consumer(Generic[Item, Outcome]):
 
     @property
     def idle(self) -> bool:
-        """Nothing ready, running, unsettled or on its way back."""
-        return not (self._ready or self._running or self._unsettled or self._settling or self._hindered or self._stale)
+        """Nothing ready, running, unsettled or on its way back; nor just begun, as another thread may ask."""
+        held = self._ready or self._running or self._unsettled or self._settling or self._hindered or self._stale
+        return not (held or self._starting)
 
     async def wait_idle(self) -> None:
         while not self.idle:
@@ -295,9 +297,11 @@ class Consumer(Generic[Item, Outcome]):
         self._starting = True
         loop = asyncio.get_running_loop()
         ends = time.monotonic() + _SLICE_SECONDS
+        # what else is counted changes on the loop alone, and that has no turn meanwhile
+        ready, running, most, unsettled = self._ready, self._running, self._free + len(self._running), self._unsettled
         try:
-            while self._ready and self._free > 0 and len(self._unsettled) <= _UNSETTLED_LIMIT:
-                self._start(self._ready.popleft(), loop)
+            while ready and len(running) < most and len(unsettled) <= _UNSETTLED_LIMIT:
+                self._start(ready.popleft(), loop)
                 if time.monotonic() > ends:
                     loop.call_soon(self._go_on)
                     break
@@ -322,7 +326,8 @@ class Consumer(Generic[Item, Outcome]):
             self._stale.append(item)
             raise
         if task.done():
-            self._take_in(item, self._outcome(item, task))
+            self.finished += 1
+            self._unsettled.append((item, self._outcome(item, task)))
         else:
             self._running[number] = (task, item)
             task.add_done_callback(lambda task: self._ended(number, item, task))
