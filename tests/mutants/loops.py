@@ -6,6 +6,13 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "steps that have to end in the time of one",
+        "postgres/ask.py",
+        "                answer = query.read(await _rows(connection, schema, query))\n            went_on()\n",
+        "                answer = query.read(await _rows(connection, schema, query))\n",
+        "tests/postgres/test_ask.py::test_steps_may_take_long_and_each_of_them_may_not",
+    ),
+    Mutant(
         "a pool whose worker keeps its loop from ending",
         "postgres/loop_pool.py",
         "if worker is not None and worker.cancelling():",

@@ -13,6 +13,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from tests.pgbouncer import transaction_pooler
 
 from rota import Rota
+from rota.errors import DatabaseUnavailable
 from rota.postgres.connection import Connector
 from rota.postgres.dsn import Dsn
 from rota.postgres.keys import lock_key
@@ -65,6 +66,21 @@ def strict(rota_database: str, request: pytest.FixtureRequest) -> str:
 def pooled(strict: str, tmp_path: Path) -> Iterator[str]:
     with transaction_pooler(strict, tmp_path) as dsn:
         yield dsn
+
+
+def sleep(seconds: float) -> Query[Any]:
+    return statement("sleep", "select pg_sleep(%(seconds)s)").query({"seconds": seconds}, read=scalar)
+
+
+@pytest.mark.writes_nothing
+async def test_steps_may_take_long_and_each_of_them_may_not(
+    rota_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.postgres.pool._PATIENCE_SECONDS", 2.0)
+    async with Rota(rota_database) as app:
+        assert len(await app.database.run_steps(both(*[sleep(0.6)] * 4))) == 4
+        with pytest.raises(DatabaseUnavailable, match="did not answer within 2 s"):
+            await app.database.run_steps(both(sleep(20)))
 
 
 def both(*queries: Query[Any]) -> Steps[list[Any]]:

@@ -187,13 +187,21 @@ class Database:
 
     async def run(self, query: Query[T]) -> T:
         """Run the query in a transaction of its own and return what it reads."""
-        return await self._with_connection(lambda connection: ask(connection, self.schema, query))
+        return await self._with_connection(lambda connection, _: ask(connection, self.schema, query))
 
     async def run_steps(self, steps: CopySteps[T], *, dry_run: bool = False) -> T:
         """Run the queries of one step in one transaction. With `dry_run` it is undone: only what it returns or raises is left."""
         if self._looks and not dry_run:
-            return await self._with_connection(lambda connection: ask_look(connection, self.schema, steps))
-        return await self._with_connection(lambda connection: ask_steps(connection, self.schema, steps, undo=dry_run))
+            return await self._with_connection(lambda connection, _: ask_look(connection, self.schema, steps))
+
+        def use(connection: AsyncConnection[Any], limit: asyncio.Timeout) -> Awaitable[T]:
+            # all together may take longer: millions of jobs do
+            def went_on() -> None:
+                limit.reschedule(asyncio.get_running_loop().time() + _PATIENCE_SECONDS)
+
+            return ask_steps(connection, self.schema, steps, undo=dry_run, went_on=went_on)
+
+        return await self._with_connection(use)
 
     def run_sync(self, query: Query[T]) -> T:
         return self._with_connection_sync(lambda connection: ask_sync(connection, self.schema, query))
@@ -263,14 +271,17 @@ class Database:
         if pool is not None:
             pool.close()
 
-    async def _with_connection(self, use: Callable[[AsyncConnection[Any]], Awaitable[T]]) -> T:
+    async def _with_connection(self, use: Callable[[AsyncConnection[Any], asyncio.Timeout], Awaitable[T]]) -> T:
         self._check_fork()
         try:
             pool = self._user_async or await self._pool()
-            async with asyncio.timeout(_PATIENCE_SECONDS), lent(pool, timeout=_WAIT_SECONDS) as connection:
+            async with (
+                asyncio.timeout(_PATIENCE_SECONDS) as limit,
+                lent(pool, timeout=_WAIT_SECONDS) as connection,
+            ):
                 if self._prompt and isinstance(connection, OwnConnection):
                     connection.prompt = True
-                return await use(connection)
+                return await use(connection, limit)
         except psycopg.Error as error:
             raise self._translated(error) from error
         except TimeoutError as error:
