@@ -7,6 +7,7 @@ import pty
 import re
 import termios
 import threading
+import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def test_short_demo_on_a_given_database_counts_what_was_there_apart(tmp_path: Pa
         app.migrate_sync()
         app.enqueue_sync(NewJob(task="someone else's", args="{}"))
 
-    options = ("demo", "--seconds", "1", "--workers", "1", "--json", "--dsn", rota_database)
+    options = ("demo", "--no-dashboard", "--seconds", "1", "--workers", "1", "--json", "--dsn", rota_database)
     with Command(*options, folder=tmp_path) as demo:
         assert demo.wait() == 0, demo.err
         account = json.loads(demo.out)
@@ -94,7 +95,7 @@ def test_interrupt_on_a_terminal_leaves_it_as_before_and_no_process_behind(tmp_p
     shown: list[bytes] = []
     threading.Thread(target=read_all, args=(master, shown), daemon=True).start()
 
-    with Command("demo", "--workers", "2", folder=tmp_path, terminal=terminal) as demo:
+    with Command("demo", "--no-dashboard", "--workers", "2", folder=tmp_path, terminal=terminal) as demo:
         until_sync(lambda: b"".join(shown).count(b"live") >= 2, timeout=30, what="two live workers on the screen")
         workers, servers = demo.children(), demo.servers()
         os.write(master, b"c")
@@ -113,10 +114,22 @@ def test_interrupt_on_a_terminal_leaves_it_as_before_and_no_process_behind(tmp_p
 
 @pytest.mark.long
 @pytest.mark.one_server
-def test_workers_end_with_a_demo_that_is_killed(tmp_path: Path, rota_database: str) -> None:
+def test_its_jobs_are_seen_on_the_dashboard_that_it_serves_and_all_ends_with_it_when_it_is_killed(
+    tmp_path: Path, rota_database: str
+) -> None:
+    def page(path: str) -> str:
+        with urllib.request.urlopen(f"{address}{path}", timeout=20) as answer:
+            return str(answer.read().decode())
+
     with Command("demo", "--seconds", "60", "--workers", "1", "--dsn", rota_database, folder=tmp_path) as demo:
         demo.wait_for("✓ 1 worker")
+        found = re.search(r"✓ dashboard on (http://\S+)", demo.err)
+        assert found is not None
+        address = found[1]
+        until_sync(lambda: "charge_card" in page("jobs"), 30, "the page shows the jobs of the demo")
+        assert "take_stock" in page("schedules")
         workers = demo.children()
+        assert len(workers) == 2
 
         demo.process.kill()
 
@@ -168,7 +181,7 @@ def test_slots_are_each_once_unless_one_is_left_out_or_ran_twice(seconds: list[i
 @pytest.mark.one_server
 @pytest.mark.long
 def test_what_passed_since_an_earlier_demo_is_not_made_up_for(tmp_path: Path, rota_database: str) -> None:
-    options = ("demo", "--seconds", "2", "--workers", "1", "--json", "--dsn", rota_database)
+    options = ("demo", "--no-dashboard", "--seconds", "2", "--workers", "1", "--json", "--dsn", rota_database)
     for again in (False, True):
         if again:
             with psycopg.connect(rota_database) as db:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 
 import click
 
@@ -16,7 +17,7 @@ from rota.integrations.asgi.attach import Attached
 from rota.runtime.budgets import read_budgets
 from rota.runtime.process import leaving_by_signals
 
-__all__ = ["PORT", "dashboard", "is_installed"]
+__all__ = ["dashboard", "free_port", "is_installed"]
 
 PORT = 8200
 
@@ -24,6 +25,17 @@ PORT = 8200
 def is_installed() -> bool:
     """Whether what it needs is here."""
     return all(importlib.util.find_spec(name) for name in ("starlette", "jinja2", "uvicorn"))
+
+
+def free_port() -> int:
+    """Ours, if nobody has it; else 0, for any that is free."""
+    with socket.socket() as trying:
+        trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trying.bind(("127.0.0.1", PORT))
+        except OSError:
+            return 0
+    return PORT
 
 
 def _who_may_look(host: str, closed: bool, read_only: bool) -> str:

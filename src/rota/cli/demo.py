@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ from rich.syntax import Syntax
 
 from rota import embedded
 from rota.app import Rota
+from rota.cli.dashboard import free_port, is_installed
 from rota.cli.demo_screen import Frame, render
 from rota.cli.keys import listen_to_keys
 from rota.cli.output import print_json, say
@@ -31,6 +33,7 @@ from rota.runtime.demo.ledger import Ledger
 from rota.runtime.demo.slots import SCHEDULE, Slots
 from rota.runtime.demo.takeover import Takeover
 from rota.runtime.demo.tour import Snapshot, Tour
+from rota.runtime.supervisor import SupervisedWorker
 
 __all__ = ["CODE", "demo"]
 
@@ -38,6 +41,7 @@ SECONDS = 15  # without a terminal and without a wish
 KILL_FROM = 6  # seconds; a shorter run has no time to show a takeover
 KILL_AFTER = 12.0  # seconds on a terminal, where one wants to look around first
 REFRESH = 0.25
+DASHBOARD_WITHIN = 20.0  # seconds; the demo goes on without it
 
 KEYS = "[b]K[/] kill -9 a worker   [b]C[/] stop one cleanly   [b]L[/] a burst of load   [b]Q[/] quit"
 NO_KEYS = "Ctrl-C to quit"
@@ -64,7 +68,14 @@ if __name__ == "__main__":
 @click.option("--json", "as_json", is_flag=True, help="End with the account as JSON.")
 @click.option("--dsn", help="Use this database. [default: an embedded one, thrown away afterwards]")
 @click.option("--schema", default="rota_demo", show_default=True, help="Schema of the demo's tables.")
-def demo(seconds: float | None, workers: int, as_json: bool, dsn: str | None, schema: str) -> None:
+@click.option(
+    "--dashboard/--no-dashboard",
+    default=None,
+    help="Serve the dashboard too, on port 8200 or another that is free. [default: if rota[dashboard] is installed]",
+)
+def demo(
+    seconds: float | None, workers: int, as_json: bool, dsn: str | None, schema: str, dashboard: bool | None
+) -> None:
     """Watch several worker processes share jobs and a schedule, lose one of them to kill -9, and lose neither job nor slot.
 
     Ends by itself after --seconds, else with Q or Ctrl-C. The exit code is 0 if every job that was enqueued is accounted for,
@@ -72,18 +83,25 @@ def demo(seconds: float | None, workers: int, as_json: bool, dsn: str | None, sc
     """
     if seconds is None and not sys.stdout.isatty():
         seconds = SECONDS
-    sys.exit(asyncio.run(_demo(seconds, workers, as_json, dsn, schema)))
+    shown = is_installed() if dashboard is None else dashboard
+    sys.exit(asyncio.run(_demo(seconds, workers, as_json, dsn, schema, shown)))
 
 
-async def _demo(seconds: float | None, workers: int, as_json: bool, dsn: str | None, schema: str) -> int:
+async def _demo(
+    seconds: float | None, workers: int, as_json: bool, dsn: str | None, schema: str, dashboard: bool
+) -> int:
     stop = _Stop()
     ledger, takeovers, slots = Ledger(enqueued=0), list[Takeover](), Slots()
     async with _database(dsn) as (address, place), find_app(APP, address, schema) as app:
         began = time.monotonic()
         await app.migrate()
         say(f"✓ schema {schema} ({(time.monotonic() - began) * 1000:.0f} ms)")
-        if not stop.is_set():
-            ledger, takeovers, slots = await _tour(app, stop, place, workers, seconds)
+        async with _dashboard(address, schema) if dashboard else contextlib.nullcontext() as page:
+            shown = place if page is None else f"{place}, dashboard on {page}"
+            if page is not None:
+                say(f"✓ dashboard on {page}")
+            if not stop.is_set():
+                ledger, takeovers, slots = await _tour(app, stop, shown, workers, seconds)
     if as_json:
         print_json(_account(ledger, takeovers, slots))
     else:
@@ -152,6 +170,31 @@ async def _database(dsn: str | None) -> AsyncIterator[tuple[str, str]]:
         yield address, f"PostgreSQL {version}, embedded"
     finally:
         await asyncio.to_thread(server.close)
+
+
+@contextlib.asynccontextmanager
+async def _dashboard(dsn: str, schema: str) -> AsyncIterator[str | None]:
+    """Serve the page for the length of the block; its address, or None if it cannot be served."""
+    command = ["dashboard", APP, "--port", str(free_port()), "--log-level", "warning", "--beside"]
+    page = await SupervisedWorker.launch(command, ["--dsn", dsn, "--schema", schema], grace=1.0, capture=True)
+    address, lines = None, page.lines()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DASHBOARD_WITHIN):
+            async for line in lines:
+                if found := re.search(r"dashboard on (http://\S+)", line):
+                    address = found[1]
+                    break
+    reading = asyncio.create_task(_read_on(lines))  # or it would stop when nobody takes what it says
+    try:
+        yield address
+    finally:
+        await page.stop()
+        await reading
+
+
+async def _read_on(lines: AsyncIterator[str]) -> None:
+    async for _ in lines:
+        pass
 
 
 async def _in_lines(tour: Tour, stop: _Stop, seconds: float, workers: int) -> None:

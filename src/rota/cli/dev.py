@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -16,7 +15,7 @@ import click
 
 from rota import embedded
 from rota.app import Rota
-from rota.cli.dashboard import PORT, is_installed
+from rota.cli.dashboard import free_port, is_installed
 from rota.cli.discover import app_paths
 from rota.cli.output import say
 from rota.cli.probe import AppReport, BrokenCode, probe
@@ -117,8 +116,7 @@ class _Development:
             *(["--dsn", report.dsn] if report.dsn is not None else []),
             *(["--schema", report.schema] if report.schema is not None else []),
         ]
-        port = PORT if _is_free(PORT) else 0
-        command = ["dashboard", "--port", str(port), "--log-level", "warning", "--beside"]
+        command = ["dashboard", "--port", str(free_port()), "--log-level", "warning", "--beside"]
         return await SupervisedWorker.launch(command, private, grace=1.0)
 
     async def _prepare(self, report: AppReport) -> None:
@@ -186,16 +184,6 @@ class _Development:
             working.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await working
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as trying:
-        trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trying.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 async def _server_version(app: Rota) -> str:
