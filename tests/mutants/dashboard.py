@@ -299,4 +299,32 @@ MUTANTS = [
         "held=False",
         "tests/dashboard/test_poller_page.py",
     ),
+    Mutant(
+        "a run of a schedule that quotes what is redacted",
+        "dashboard/redaction.py",
+        'replace(run, error=run.error.partition(":")[0]) if self._names and run.error else run',
+        "run",
+        "tests/dashboard/test_redacted.py",
+    ),
+    Mutant(
+        "tags that are counted by what is redacted",
+        "dashboard/redaction.py",
+        "replace(facets, tags={}) if self._names else facets",
+        "facets",
+        "tests/dashboard/test_redacted.py",
+    ),
+    Mutant(
+        "attributes of charts that are left as they came",
+        "dashboard/charts/svg.py",
+        'escape(number(value))}"',
+        'number(value)}"',
+        "tests/dashboard/test_hostile_text.py",
+    ),
+    Mutant(
+        "an open page that waits for ever for a stream that a proxy holds back",
+        "dashboard/static/live.js",
+        "this.after(PATIENCE, ",
+        "this.after(3600000, ",
+        "tests/browser/test_open_page.py::test_where_a_proxy_has_no_streams_a_page_asks_every_few_seconds[pg18-held]",
+    ),
 ]

@@ -12,12 +12,14 @@ from typing import Any
 from rota.blot import MASK, blotted, forms
 from rota.errors import ConfigurationError
 from rota.jobs.bulk.view import Bulk
+from rota.jobs.facets import Facets
 from rota.jobs.job import AttemptError, Job
 from rota.jobs.letters import Letter
 from rota.jobs.redact import texts_in
 from rota.pollers.inspect import ParkedRow
 from rota.projections.inspect import ProjectionStatus, ProjectionView
 from rota.projections.parked import ParkedEvent
+from rota.schedules.history import ScheduleRun
 from rota.schedules.view import Schedule
 
 __all__ = ["Redaction"]
@@ -120,6 +122,14 @@ class Redaction:
             return bulk
         told = {name: MASK if name == "error" else value for name, value in bulk.filter.items()}
         return replace(bulk, filter=told, trouble=None if bulk.trouble is None else MASK)
+
+    def run(self, run: ScheduleRun) -> ScheduleRun:
+        """Of what it died of the kind alone: its arguments, which that may quote, are not known here."""
+        return replace(run, error=run.error.partition(":")[0]) if self._names and run.error else run
+
+    def facets(self, facets: Facets) -> Facets:
+        """Without tags, which may have been made of arguments: of all these jobs nobody knows whose."""
+        return replace(facets, tags={}) if self._names else facets
 
     def sentences(self, job: Job[Any], sentences: Sequence[str]) -> tuple[str, ...]:
         """What is said of a job that was not redacted yet."""

@@ -146,7 +146,7 @@ async def _search(look: Look, values: Values) -> Any:
 async def _count(look: Look, values: Values) -> Any:
     query = look.request.query_params
     filters = job_filters({name: query[name] for name in _SEARCHED if name in query}, look.redaction)
-    return await look.looking.jobs.count(**filters)
+    return look.redaction.facets(await look.looking.jobs.count(**filters))
 
 
 async def _preview(look: Look, values: Values) -> Any:
@@ -253,6 +253,8 @@ def seen(look: Look, value: Any) -> Any:
     if isinstance(value, Explanation):
         reasons = look.redaction.sentences(value.job, value.reasons)
         return Explanation(look.redaction.job(value.job), value.state, reasons)
+    if isinstance(value, ScheduleRun):
+        return look.redaction.run(value)
     if isinstance(value, ProjectionView):
         return look.redaction.projection(value)
     if isinstance(value, ProjectionStatus):

@@ -42,7 +42,7 @@ async def _facets(look: Look) -> dict[str, Any]:
     known = await look.read(
         ("facets", *asked), lambda: look.looking.jobs.count(reach=_COUNTED, **filters), fresh=_COUNT_SECONDS
     )
-    told = known.value
+    told = look.redaction.facets(known.value)
     kinds = {"state": told.states, "queue": told.queues, "task": told.tasks, "tag": told.tags}
     return {"known": known, "facets": told, "kinds": {name: _largest(counts) for name, counts in kinds.items()}}
 

@@ -99,7 +99,7 @@ async def _one(look: Look) -> dict[str, Any]:
     return {
         "known": known,
         "schedule": look.redaction.schedule(schedule),
-        "runs": runs,
+        "runs": [look.redaction.run(each) for each in runs],
         "planned": [(slot, _in_zone(slot, schedule.tz)) for slot in planned[:_NEXT]],
         "chart": timeline(runs, planned, _minute(datetime.now(UTC)), look),
     }
