@@ -17,7 +17,7 @@ DJANGO_PYTHON ?= $(shell for each in python3.12 python3.13 $(HOME)/.pyenv/versio
 BENCH := .venv-bench
 BENCH_PYTHON ?= $(or $(DJANGO_PYTHON),$(PYTHON))
 
-.PHONY: demo test slow browser matrix oldest pooled django model protocol chaos strikes plans soak install check format teeth docs bench bench-pages figures clean
+.PHONY: demo test slow browser screenshots matrix oldest pooled django model protocol chaos strikes plans soak install check format teeth docs bench bench-pages figures clean
 
 demo: install  ## a live tour on an embedded PostgreSQL; Ctrl-C ends it
 	$(BIN)/rota demo
@@ -36,6 +36,9 @@ slow: $(VENV)/.dev  ## what waits for long or keeps several processes busy, and 
 
 browser: $(VENV)/.dev  ## the dashboard in a real Chromium: every page, both themes, a phone, under a prefix, for who cannot see
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(BROWSERS) --dist worksteal --long --postgres 18 tests/browser
+
+screenshots: $(VENV)/.dev  ## the pictures of the dashboard in the documentation, taken anew
+	ROTA_SCREENSHOTS=1 $(BIN)/python -m pytest --long --postgres 18 tests/browser/test_screenshots.py -k pictures
 
 matrix: $(VENV)/.dev  ## what make test leaves out: long tests, and all on the oldest PostgreSQL of this machine as well
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(N) --dist worksteal --rest

@@ -141,10 +141,10 @@ class Busy:
         """Of every page there is; those that need more than their path are told here."""
         known = {
             "job": [f"jobs/{self.running}", f"jobs/{self.dead}"],
-            "bulk new": ["bulk/new", "bulk/new?do=cancel&queue=mail"],
+            "bulk new": ["bulk/new?do=cancel&queue=mail", "bulk/new"],
             "bulk one": [f"bulk/{self.bulk}"],
             "schedule": ["schedule?name=nightly_report"],
-            "schedule-edit": ["schedule/edit", "schedule/edit?name=nightly_report"],
+            "schedule-edit": ["schedule/edit?name=nightly_report", "schedule/edit"],
             "poller": ["poller?name=suppliers", "poller?name=suppliers&check=1"],
             "projection": ["projection?name=newsletter", "projection?name=revenue"],
             "about": ["about", "about?examine=1"],

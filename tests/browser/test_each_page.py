@@ -67,7 +67,8 @@ def test_every_page_is_fit_for_everyone(where: str, theme: Any, viewport: str, b
             assert answer.status == 200, name
             expect(page.locator("main h1")).to_be_visible()
             page.evaluate("document.querySelectorAll('main details').forEach((each) => (each.open = true))")
-            assert grave_faults(page) == [], address
+            # what is looked at is the same behind a proxy, and this is what takes long
+            assert where == "proxied" or grave_faults(page) == [], address
             assert page.evaluate("document.documentElement.scrollWidth") <= VIEWPORTS[viewport]["width"], address
             assert page.evaluate(WIDER) == [], address
             assert page.evaluate(BARE_CHARTS) == 0, address

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, expect
 from tests.browser.conftest import SHOP, TABLES, Shop
 from tests.browser.past import write_past
 from tests.dashboard.hostile import MARK, plant
+from tests.dashboard.test_hostile_text import addresses
 from tests.web.servers import Server
 
 from rota import Rota
@@ -49,6 +50,12 @@ def planted(rota_server: DatabaseServer, tmp_path_factory: pytest.TempPathFactor
             yield Shop(f"http://localhost:{server.port}/", app, dsn, server)
 
 
+def one_of_each(found: list[str]) -> list[str]:
+    """Of the many jobs one of each table is enough: those that were told first."""
+    jobs = [each for each in found if re.fullmatch(r"jobs/\d+", each)]
+    return [each for each in found if each not in jobs and "99999" not in each] + jobs[:1] + jobs[-1:]
+
+
 def test_no_page_runs_what_stands_in_a_column(planted: Shop, browser: Browser) -> None:
     context = browser.new_context()
     context.add_init_script(TELL)
@@ -57,25 +64,15 @@ def test_no_page_runs_what_stands_in_a_column(planted: Shop, browser: Browser) -
     page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
-    of_one = {
-        "job": [
-            f"jobs/{id}"
-            for table in ("jobs", "history", "dead")
-            for (id,) in planted.sql(f"select max(id) from rota.{table}")
-        ],
-        "schedule": [f"schedule?name={quote(name)}" for (name,) in planted.sql("select name from rota.schedules")],
-        "projection": [
-            f"projection?name={quote(name)}" for (name,) in planted.sql("select name from rota.projections")
-        ],
-    }
     shown = 0
 
-    for address in (each for kind in PAGES for each in of_one.get(kind.name, [kind.path.lstrip("/")])):
+    for address in one_of_each(addresses(planted.dsn)):
         page.goto(planted.url + address)
         expect(page.locator("main h1")).to_be_visible()
         page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
-        page.keyboard.press("r")  # the fragments, too, are put into the page
-        page.wait_for_load_state("domcontentloaded")
+        if page.locator("body[data-live]").count():
+            with page.expect_response(lambda answer: "_fragment=" in answer.url):  # they, too, are put into the page
+                page.keyboard.press("r")
         assert page.evaluate("window.zq") is None, address
         assert page.locator(f"{MARK}, [on{MARK}]").count() == 0, address
         shown += MARK in page.locator("main").inner_text()

@@ -71,6 +71,9 @@ COLUMNS = """
 #: One row in each table that a shop may do without.
 ROWS = """
     insert into rota.batches (total, gives, on_failure, name) values (1, 'summary', 'block', 'a');
+    insert into rota.bulks (action, filter, options, actor, undo_until, total, trouble)
+    values ('cancel', '{"error": "a"}', '{"reason": "a"}', 'ana', now(), 1, 'a');
+    insert into rota.bulk_jobs (bulk, job, before) select bulk.id, dead.id, '{"queue": "a"}' from rota.bulks as bulk, rota.dead;
     insert into rota.depths values (date_trunc('minute', now()), 'mail', 1, 1, 1, 1, false);
     insert into rota.limits (task, running) values ('send', 1);
     insert into rota.lines (id, task, key, queue) values (gen_random_uuid(), 'send', 'a', 'mail');
@@ -85,6 +88,7 @@ ROWS = """
     insert into rota.standbys (name, member) select 'a', id from rota.members limit 1;
     insert into rota.tallies (span, at, queue, task, succeeded, failed)
     values ('hour', date_trunc('hour', now()), 'mail', '', 1, 1), ('hour', date_trunc('hour', now()), '', 'send', 1, 1);
+    insert into rota.wishes (member, wish, asked_by) select id, 'quiet', 'ana' from rota.members;
     insert into rota.uniques (key) values (gen_random_uuid());
 """
 #: They belong to others by name, which by now is another.

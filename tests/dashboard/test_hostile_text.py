@@ -43,6 +43,11 @@ def addresses(dsn: str) -> list[str]:
         "schedule": [f"schedule?name={quote(name)}" for name in written(dsn, "name", "schedules")],
         "projection": [f"projection?name={quote(name)}" for name in written(dsn, "name", "projections")],
     }
+    of_one |= {
+        "poller": [f"poller?name={quote(name)}" for name in written(dsn, "name", "pollers")],
+        "bulk one": [f"bulk/{id}" for id in written(dsn, "id", "bulks")],
+        "schedule-edit": [each.replace("schedule?", "schedule/edit?") for each in of_one["schedule"]],
+    }
     filtered = [f"{page}?task={quote(SHORTEST)}&error={quote(SHORTEST)}" for page in ("jobs", "dead", "jobs/99999")]
     return [*(each for page in PAGES for each in of_one.get(page.name, [page.path.lstrip("/")])), *filtered]
 
@@ -56,7 +61,20 @@ async def test_every_text_column_takes_such_texts_unless_a_check_says_what_may_s
     # states and kinds, of which there are only so many
     assert {column for _, column in planted.refused} <= {
         *("state", "kind", "cause", "outcome", "reason", "resolution", "end_reason", "span"),
-        *("misfire", "overlap", "dst_gap", "dst_overlap", "cron", "every", "event", "gives", "on_failure", "ended"),
+        *(
+            "misfire",
+            "overlap",
+            "dst_gap",
+            "dst_overlap",
+            "cron",
+            "every",
+            "event",
+            "gives",
+            "on_failure",
+            "ended",
+            "wish",
+            "action",
+        ),
         "class",
     }
 
