@@ -330,7 +330,7 @@ async def test_a_lease_thread_that_stands_still_is_not_live_but_one_that_waits_f
     (control,) = health._controls()
     go_on = threading.Event()
 
-    monkeypatch.setattr(control._session, "rest", lambda seconds: go_on.wait(20))
+    monkeypatch.setattr(control._session, "rest", lambda *_: go_on.wait(20))
     await until(lambda: control.silent_for >= 1.0)
     assert health.live().status == 200  # it may have just woken up
     await until(lambda: health.live().body.get("reason") == "lease_thread", what="it is seen")
