@@ -129,13 +129,18 @@ def pages(known: Known) -> list[str]:
         "dead?queue=mail",
         "dead?error=order&task=mail.send",
         "dead?which=resolved",
+        "bulk",
+        "bulk/new?do=cancel&state=queued&task=mail.send",
+        "bulk/1",
         "schedules",
         "schedules?prefix=team-42",
         "schedules?state=paused",
         "schedules?state=broken",
         f"schedule?name={name}",
+        f"schedule/edit?name={name}",
         "members",
         "pollers",
+        "poller?name=feeds",
         "projections",
         "projection?name=counts",
         "projection?name=totals",
@@ -178,9 +183,11 @@ def reads(known: Known) -> list[str]:
     found = []
     for endpoint in ENDPOINTS:
         kind = endpoint.path.split("/")[1]
-        path = endpoint.path.replace("{id}", str(known.dead if kind == "dead" else known.waiting))
-        needed = {"name": names.get(kind, ""), "position": str(known.parked)}
+        one = {"dead": known.dead, "bulk": 1}.get(kind, known.waiting)
+        path = endpoint.path.replace("{id}", str(one))
+        needed = {"name": names.get(kind, ""), "position": str(known.parked), "action": "cancel"}
         given = [f"{name}={quote(needed[name], safe='')}" for name, param in endpoint.params.items() if param.required]
+        given += ["task=mail.send"] if "action" in endpoint.params and kind == "bulk" else []  # not all there are
         found.append(f"api/v1{path}" + (f"?{'&'.join(given)}" if given else ""))
     return [*found, "api/v1/jobs/search?error=no+such+text", "api/v1/jobs/count?tag=user:4242", "api/v1/openapi.json"]
 

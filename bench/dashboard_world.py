@@ -339,6 +339,7 @@ async def _by_functions(app: Rota) -> None:
     for n in range(20):
         parts = [make.using(delay="1d").bind(order=n * 50 + part, user={}) for part in range(50)]
         await group(parts).then(total).enqueue()
+    await app.bulk.start("cancel", task="reports.total", by="ana")
     await app.database.run(declare_pollers(app.pollers.definitions))
     for each in app.projections.values():
         definition = each.definition
