@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse
 from tests.dashboard.visitor import Visitor
 
 from rota import ConfigurationError
-from rota.dashboard import RIGHTS, User
+from rota.dashboard import RIGHTS, User, attempts
 from rota.dashboard.actions import ACTIONS
 from rota.testing import TestRota
 
@@ -151,3 +151,53 @@ def test_a_user_may_what_their_rights_say_and_by_default_only_look() -> None:
 
 def test_every_action_needs_a_right_that_there_is_and_no_right_is_of_no_use() -> None:
     assert {action.right for action in ACTIONS.values()} == set(RIGHTS)
+
+
+async def test_who_guesses_is_made_to_wait_whatever_they_claim_and_others_are_not(
+    rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(attempts, "boottime", lambda: now)
+    dashboard = rota_app.dashboard(auth={f"ana:{SECRET}": "all", f"bob:{SECRET}": "all"})
+
+    async def status(name: str, password: str, address: str = "203.0.113.9", **headers: str) -> int:
+        visitor = Visitor(dashboard, address=address, host="box.example", auth=(name, password), headers=headers)
+        return (await visitor.get("static/none/none")).status_code
+
+    at_home = await status("ana", SECRET)
+    wrong = [await status("ana", f"guess {n}") for n in range(5)]
+    guessed = await status("bob", SECRET)
+    claimed = [await status("bob", SECRET, **{"X-Forwarded-For": f"198.51.100.{n}"}) for n in range(2)]
+    elsewhere = await status("bob", SECRET, address="198.51.100.7")
+    known = await status("ana", SECRET)
+    unasked = await Visitor(dashboard, address="203.0.113.9", host="box.example").get("jobs")
+    told = await Visitor(dashboard, address="203.0.113.9", host="box.example", auth=("bob", SECRET)).get("api/v1/jobs")
+    now += 10
+    later = [await status("bob", "wrong"), await status("bob", SECRET)]
+    now += 10
+    at_last = await status("bob", SECRET)
+
+    assert (at_home, wrong, guessed, claimed) == (404, [401] * 5, 429, [429, 429])
+    assert (elsewhere, known, unasked.status_code) == (404, 404, 401)
+    assert (told.status_code, told.headers["retry-after"]) == (429, "10")
+    assert told.headers["content-type"] == "application/problem+json"
+    assert (later, at_last) == ([401, 429], 404)
+
+
+def test_tries_are_counted_in_constant_memory_and_by_the_whole_network_of_a_long_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attempts, "_REMEMBERED", 3)
+    tries = attempts.Attempts()
+
+    for n in range(5):
+        tries.failed(f"2001:db8::{n}")
+    for n in range(9):
+        tries.succeeded("192.0.2.1", f"user {n}")
+
+    assert tries.wait("2001:db8::ffff") > 0
+    assert tries.wait("2001:db8:0:1::1") == 0
+    for n in range(3):
+        tries.failed(f"192.0.2.{n}")
+    assert tries.wait("2001:db8::ffff") == 0
+    assert [tries.was_let_in("::ffff:192.0.2.1", f"user {n}") for n in (5, 6, 8)] == [False, True, True]

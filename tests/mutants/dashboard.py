@@ -6,6 +6,27 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "passwords tried as often as one likes",
+        "dashboard/doors.py",
+        "            if given:\n                attempts.failed(address)\n",
+        "",
+        "tests/dashboard/test_doors.py",
+    ),
+    Mutant(
+        "someone locked out by the tries of others",
+        "dashboard/doors.py",
+        "if wait and not (found is not None and attempts.was_let_in(address, found.name)):",
+        "if wait:",
+        "tests/dashboard/test_doors.py",
+    ),
+    Mutant(
+        "a right guess told although it came too soon",
+        "dashboard/doors.py",
+        "if wait and not (found is not None and attempts.was_let_in(address, found.name)):",
+        "if wait and found is None:",
+        "tests/dashboard/test_doors.py",
+    ),
+    Mutant(
         "a dashboard that takes a proxy for its own machine",
         "dashboard/doors.py",
         " or any(each in request.headers for each in _FORWARDED)",

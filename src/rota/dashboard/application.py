@@ -121,6 +121,8 @@ class Dashboard:
         try:
             found = await self._door(request)
         except Refused as refused:
+            if refused.wait:
+                return self.refuse(request, 429, str(refused), {"retry-after": str(refused.wait)})
             headers = {"www-authenticate": 'Basic realm="Rota", charset="UTF-8"'} if refused.challenge else {}
             return self.refuse(request, 401 if refused.challenge else 403, str(refused), headers)
         if found is None:

@@ -14,6 +14,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rota.dashboard.attempts import Attempts
 from rota.dashboard.rights import Rights, User, check_rights
 from rota.errors import ConfigurationError
 
@@ -24,15 +25,16 @@ Door = Callable[[Request], Awaitable[User | Response | None]]
 
 # What a proxy adds. Where there is one, that it is on this machine says nothing about who asks.
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
-_SHORTEST = 8  # characters of a password or token: it can be tried as often as one likes
+_SHORTEST = 8  # characters of a password or token: it can be tried some thousand times a day from each address
 
 
 class Refused(Exception):
-    """Not let in. `challenge` when a credential would help."""
+    """Not let in. `challenge` when a credential would help; `wait` is how many seconds until one is looked at."""
 
-    def __init__(self, why: str, *, challenge: bool) -> None:
+    def __init__(self, why: str, *, challenge: bool, wait: int = 0) -> None:
         super().__init__(why)
         self.challenge = challenge
+        self.wait = wait
 
 
 def door_of(auth: Any) -> Door:
@@ -111,8 +113,11 @@ def _with_credentials(rights: Mapping[str, Rights]) -> Door:
     if not passwords and not tokens:
         raise ConfigurationError('auth names nobody: give a "user:password" or a token, or leave auth out.')
 
+    attempts = Attempts()
+
     async def door(request: Request) -> User:
         given = request.headers.get("authorization", "")
+        address = request.client.host if request.client is not None else ""
         scheme, _, rest = given.partition(" ")
         found: User | None = None
         if scheme.lower() == "bearer":
@@ -121,10 +126,21 @@ def _with_credentials(rights: Mapping[str, Rights]) -> Door:
             name, password = _read_basic(rest)
             # a browser asks for a name and a password only: a token may be given as the latter
             found = _known_password(passwords, name, password) or _known_token(tokens, password)
+        wait = attempts.wait(address) if given else 0
+        if wait and not (found is not None and attempts.was_let_in(address, found.name)):
+            # whether it was right is not told: then trying would be worth it
+            raise Refused(
+                f"There were too many wrong tries from this address. The next one is looked at in {wait} s.",
+                challenge=False,
+                wait=wait,
+            )
         if found is None:
+            if given:
+                attempts.failed(address)
             raise Refused(
                 "Say who you are: a user name and password, or a token as Authorization: Bearer.", challenge=True
             )
+        attempts.succeeded(address, found.name)
         return found
 
     return door
