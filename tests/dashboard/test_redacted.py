@@ -92,6 +92,8 @@ async def told(rota_app: TestRota, rota_database: str, history_aside: None, pati
     await charge.using(delay="1h", tags=[f"tag-{CARD}"]).enqueue(**LATER)
     unwanted = await charge.using(delay="1h").enqueue(**LATER)
     await app.jobs.cancel(unwanted.id, f"{CARD} is not to be charged")
+    # nobody is there to take its turns, so it and its filter stay
+    await app.bulk.start("acknowledge", state="dead", error=CARD)
 
 
 async def everything(visitor: Visitor, dsn: str) -> dict[str, str]:
@@ -140,3 +142,23 @@ async def test_without_redact_only_what_the_task_redacts_is_kept(
 
     assert [address for address, text in seen.items() if PIN in text] == []
     assert sum(CARD in text for text in seen.values()) > 10
+
+
+@pytest.mark.parametrize("address", ["jobs", "api/v1/jobs/search", "api/v1/bulk/preview"])
+async def test_what_is_redacted_cannot_be_guessed_by_what_it_is_part_of(address: str, rota_app: TestRota) -> None:
+    @rota_app.task
+    async def sign(user: dict[str, Any]) -> None: ...
+
+    await sign.enqueue({"id": 7, "pin": PIN})
+    visitor = Visitor(rota_app.dashboard(redact=["pin"]))
+
+    async def ask(arg: str) -> tuple[int, str]:
+        action = "&action=cancel" if "bulk" in address else ""
+        answer = await visitor.get(f"{address}?arg={quote(arg)}{action}")
+        return answer.status_code, answer.text
+
+    for guess in (PIN, "another"):
+        status, text = await ask(f"user={json.dumps({'id': 7, 'pin': guess})}")
+        assert status == 422
+        assert "search for one value of it" in text
+    assert (await ask("user.id=7"))[0] == 200

@@ -328,6 +328,20 @@ MUTANTS = [
         "tests/dashboard/test_redacted.py",
     ),
     Mutant(
+        "a search for all of what a redacted value is part of",
+        "dashboard/redaction.py",
+        "        if whole:\n",
+        "        if False:\n",
+        "tests/dashboard/test_redacted.py",
+    ),
+    Mutant(
+        "an error on record for ever that jobs were chosen by",
+        "jobs/bulk/start.py",
+        'told["error"] = True',
+        "pass",
+        "tests/dashboard/test_redacted.py",
+    ),
+    Mutant(
         "tags that are counted by what is redacted",
         "dashboard/redaction.py",
         "replace(facets, tags={}) if self._names else facets",

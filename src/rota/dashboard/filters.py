@@ -33,7 +33,7 @@ def job_filters(params: Mapping[str, str], redaction: Redaction | None = None) -
             raise ConfigurationError(f"arg cannot be {text!r}: it is a path and what is there, such as user.id=1.")
         filters["args"] = {path: value}
     if redaction is not None:
-        redaction.check_search(error=filters.get("error"), paths=filters.get("args", ()))
+        redaction.check_search(error=filters.get("error"), args=filters.get("args"))
     return cast(JobFilters, filters)
 
 

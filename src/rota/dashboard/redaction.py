@@ -5,7 +5,7 @@ A name is looked for in arguments, results and at any depth of them; what stood 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,13 +37,20 @@ class Redaction:
         self._names = frozenset(names)
         self._all = _EVERYTHING in self._names
 
-    def check_search(self, *, error: str | None = None, paths: Iterable[str] = ()) -> None:
+    def check_search(self, *, error: str | None = None, args: Mapping[str, Any] | None = None) -> None:
         """Refuse to look for what is not to be seen: whoever may guess piece by piece need not read. Raises ConfigurationError."""
         if error is not None and self._names:
             raise ConfigurationError("Errors cannot be searched here, as they may quote arguments that are redacted.")
-        hidden = [path for path in paths if self._all or self._names & set(path.split("."))]
+        hidden = [path for path in args or () if self._all or self._names & set(path.split("."))]
         if hidden:
             raise ConfigurationError(f"Nothing can be found by {', '.join(hidden)} here: it is redacted.")
+        # an object or an array, as PostgreSQL writes it, holds what is redacted further down
+        whole = [path for path, value in (args or {}).items() if self._names and str(value).lstrip()[:1] in ("{", "[")]
+        if whole:
+            raise ConfigurationError(
+                f"Nothing can be found by all of {', '.join(whole)} here, as part of it may be redacted: search for one value of it, "
+                f"such as {whole[0]}.id=1."
+            )
 
     @property
     def is_active(self) -> bool:
@@ -118,10 +125,12 @@ class Redaction:
 
     def bulk(self, bulk: Bulk) -> Bulk:
         """An error that jobs were chosen by may quote an argument, and so may what PostgreSQL said."""
-        if not self._names or bulk.filter is None:
+        if not self._names:
             return bulk
-        told = {name: MASK if name == "error" else value for name, value in bulk.filter.items()}
-        return replace(bulk, filter=told, trouble=None if bulk.trouble is None else MASK)
+        told = {name: MASK if name == "error" else value for name, value in (bulk.filter or {}).items()}
+        return replace(
+            bulk, filter=None if bulk.filter is None else told, trouble=None if bulk.trouble is None else MASK
+        )
 
     def run(self, run: ScheduleRun) -> ScheduleRun:
         """Of what it died of the kind alone: its arguments, which that may quote, are not known here."""

@@ -260,6 +260,8 @@ def _recorded(
 ) -> Steps[Batch]:
     if resolved:
         chosen = {name: value for name, value in asdict(filters).items() if value is not None}
+        if "error" in chosen:
+            chosen["error"] = True  # what it says may quote arguments, which entries outlive
         yield record(actor, action, {"letters": resolved, "filters": chosen})
     return Batch(so_far.resolved + resolved, ids[-1] if ids else so_far.after, finished=len(ids) < _BATCH)
 

@@ -234,10 +234,13 @@ def start_bulk(asked: Asked, by: str, channel: str) -> Steps[Bulk]:
 
 
 def _on_record(asked: Asked) -> dict[str, Any]:
-    """What it was asked for by, without values of arguments: entries outlive what they tell of."""
+    """What it was asked for by, without values of arguments and what an error says, which may quote them: entries outlive what they
+    tell of."""
     if asked.ids is not None:
         return {"named": len(asked.ids), "options": dict(asked.options)}
     told = {name: value for name, value in written(asked.wanted).items() if name not in ("paths", "values", "hiding")}
+    if asked.wanted.error is not None:
+        told["error"] = True
     if asked.wanted.paths:
         told["args"] = [path.replace("\x1f", ".") for path in asked.wanted.paths]
     return {"filter": told, "options": dict(asked.options)}
