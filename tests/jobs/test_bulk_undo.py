@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import psycopg
@@ -10,7 +11,8 @@ from tests.jobs.bulk_turns import begin, done, turned, undone
 
 from rota import Job, JobNotFound, Limit, NotPossible, Unique
 from rota.jobs.bulk.turn import prune_bulks
-from rota.testing import TestRota
+from rota.jobs.repeat import lock_settled, repeat_jobs
+from rota.testing import TestRota, until
 
 pytestmark = pytest.mark.usefixtures("history_aside")
 
@@ -209,3 +211,83 @@ async def test_a_job_that_comes_back_while_it_is_retried_is_found(rota_app: Test
 
     assert (again.id, again.state) == (job.id, "queued")
     assert again.due_at < job.due_at
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+@pytest.mark.parametrize("by", ["job", "bulk"])
+async def test_a_job_that_was_tried_again_since_does_not_come_back(by: str, has_run: bool, rota_app: TestRota) -> None:
+    ran: list[int] = []
+    task = rota_app.task(name="task")(ran.append)
+    job: Job[Any] = await task.enqueue(1)
+    bulk = await done(rota_app, "cancel")
+
+    await (job.retry() if by == "job" else done(rota_app, "retry", state="cancelled"))
+    await rota_app.drain(queues=["default" if has_run else "other"])
+    back = await undone(rota_app, bulk)
+    await rota_app.drain()
+
+    assert (back.undone, back.kept, back.reasons) == (0, 1, {"since": 1})
+    assert ran == [1]
+
+
+async def test_a_letter_whose_next_try_has_died_too_does_not_come_back(rota_app: TestRota) -> None:
+    task = rota_app.task(name="task", retry=None)(lambda n: 1 / 0)
+    letter: Job[Any] = await task.enqueue(1)
+    await rota_app.drain()
+    bulk = await done(rota_app, "discard", state="dead")
+    again = await letter.retry()
+    await rota_app.drain()
+
+    back = await undone(rota_app, bulk)
+
+    assert (back.undone, back.kept, back.reasons) == (0, 1, {"since": 1})
+    assert [each.id for each in await rota_app.dead.list()] == [again.id]
+
+
+async def test_bulks_that_are_undone_the_last_first_leave_nothing_behind(rota_app: TestRota) -> None:
+    ran: list[int] = []
+    task = rota_app.task(name="task")(ran.append)
+    job: Job[Any] = await task.enqueue(1)
+    cancel = await done(rota_app, "cancel")
+    retry = await done(rota_app, "retry", state="cancelled")
+
+    await undone(rota_app, retry)
+    back = await undone(rota_app, cancel)
+    await rota_app.drain()
+
+    assert (back.undone, back.kept) == (1, 0)
+    assert (await job.refresh()).state == "succeeded"
+    assert ran == [1]
+
+
+async def test_a_second_try_after_one_that_never_began_counts(rota_app: TestRota) -> None:
+    ran: list[int] = []
+    task = rota_app.task(name="task")(ran.append)
+    job: Job[Any] = await task.enqueue(1)
+    bulk = await done(rota_app, "cancel")
+    unbegun = await job.retry()
+    await unbegun.cancel()
+    await unbegun.retry()
+
+    back = await undone(rota_app, bulk)
+    await rota_app.drain()
+
+    assert (back.undone, back.kept) == (0, 1)
+    assert ran == [1]
+
+
+async def test_an_undo_waits_for_who_tries_the_job_again_at_that_moment(rota_app: TestRota, rota_database: str) -> None:
+    task = rota_app.task(name="task")(lambda n: None)
+    job: Job[Any] = await task.enqueue(1)
+    bulk = await rota_app.bulk.undo((await done(rota_app, "cancel")).id)
+
+    waiting = "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    with psycopg.connect(rota_database, autocommit=True) as db, psycopg.connect(rota_database) as other:
+        for query in (lock_settled([job.id]), repeat_jobs([job.id], "wake")):
+            other.execute(query.statement.sql("rota").encode(), query.params)
+        undoing = asyncio.create_task(turned(rota_app, bulk))
+        await until(lambda: db.execute(waiting).rowcount == 1, what="the turn waits for who tries it again")
+        other.commit()
+    back = await undoing
+
+    assert (back.undone, back.kept, back.reasons) == (0, 1, {"since": 1})

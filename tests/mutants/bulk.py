@@ -122,6 +122,20 @@ MUTANTS = [
         UNDO,
     ),
     Mutant(
+        "a job that comes back beside its next try",
+        "jobs/bulk/undo.py",
+        "free = [each for each in ids if each not in again]",
+        "free = list(ids)",
+        UNDO,
+    ),
+    Mutant(
+        "an undo that does not wait for who tries a job again",
+        "jobs/bulk/undo.py",
+        "        yield lock_settled(sorted(first))\n",
+        "",
+        UNDO,
+    ),
+    Mutant(
         "a link of a chain that comes back",
         "jobs/bulk/undo.py",
         'before.get("batch_id") is not None or before.get("after") is not None',

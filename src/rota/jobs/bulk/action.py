@@ -120,7 +120,7 @@ WORDS: Mapping[str, str] = {
     "key": "another job has their unique key",
     "refused": "PostgreSQL refused it",
     "locked": "someone else has had them locked for long",
-    "since": "they have begun, ended or been changed since",
+    "since": "they have begun, ended, been changed or been tried again since",
     "chained": "they are of a chain or a group, and what waited for them was told",
 }
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from rota.jobs.bulk.change import lock_jobs, lock_keys, lock_letters, move_jobs, prioritise_jobs, put_jobs_off
 from rota.jobs.cancel import cancel_jobs
 from rota.jobs.job import JobId
+from rota.jobs.repeat import lock_settled
 from rota.postgres.query import Query, Steps, many, statement
 
 __all__ = ["Changed", "PutBack", "put_back"]
@@ -119,10 +120,40 @@ RESTORE = statement(
 
 
 def _restore(bulk: int, ids: Sequence[JobId], channel: str) -> Steps[list[JobId]]:
-    """Have those wait again, or be open letters again, that were cancelled by this bulk and whose unique key is free."""
+    """Have those wait again, or be open letters again, that were cancelled by this bulk, were not tried again since, and whose unique
+    key is free."""
     yield lock_keys(ids)
-    restored: list[JobId] = yield RESTORE.query({"bulk": bulk, "ids": list(ids), "channel": channel}, read=_ids)
+    again: set[JobId] = yield from _tried_again(ids)
+    free = [each for each in ids if each not in again]
+    restored: list[JobId] = yield RESTORE.query({"bulk": bulk, "ids": free, "channel": channel}, read=_ids)
     return restored
+
+
+# What was cancelled before it began is as good as none.
+SUCCESSORS = statement(
+    "find_successors",
+    """
+    select job.id, job.origin, true from {schema}.jobs as job where job.origin = any (%(ids)s::bigint[])
+    union all
+    select done.id, done.origin, done.attempt > 0 from {schema}.history as done where done.origin = any (%(ids)s::bigint[])
+    union all
+    select letter.id, letter.origin, true from {schema}.dead as letter where letter.origin = any (%(ids)s::bigint[])
+    """,
+)
+
+
+def _tried_again(ids: Sequence[JobId]) -> Steps[set[JobId]]:
+    """Those of which a job was made that waits or has begun, or of that one again. Nobody makes one of the others until the
+    transaction ends."""
+    again: set[JobId] = set()
+    first = {each: each for each in ids}
+    while first:
+        # a statement of its own before: only after it the jobs are seen that the last holders of these locks have put
+        yield lock_settled(sorted(first))
+        found: list[tuple[JobId, JobId, bool]] = yield SUCCESSORS.query({"ids": sorted(first)}, read=list)
+        again |= {first[origin] for _, origin, counts in found if counts}
+        first = {made: first[origin] for made, origin, counts in found if not counts}
+    return again
 
 
 REOPEN = statement(
