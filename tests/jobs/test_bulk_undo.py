@@ -143,6 +143,25 @@ async def test_jobs_of_a_chain_are_told_of_before_and_stay(rota_app: TestRota) -
     assert (await rota_app.jobs.get(flow.jobs[0].id)).state == "cancelled"
 
 
+async def test_runs_of_a_schedule_are_told_of_before_and_stay(rota_app: TestRota) -> None:
+    task = rota_app.task(name="task", retry=None)(lambda n: 1 / 0)
+    await rota_app.schedules.put("nightly", task=task, args={"n": 1})
+    dead = await rota_app.schedules.trigger("nightly")
+    await rota_app.drain()
+    waits = await rota_app.schedules.trigger("nightly")
+    alone = await task.using(delay="1h").enqueue(2)
+
+    moving = await rota_app.bulk.preview("move", task="task", to="slow")
+    preview = await rota_app.bulk.preview("discard", task="task")
+    back = await undone(rota_app, await done(rota_app, "discard", task="task"))
+
+    assert (moving.count, moving.for_good) == (2, 0)
+    assert (preview.count, preview.for_good) == (3, 2)
+    assert (back.undone, back.kept, back.reasons) == (1, 2, {"chained": 2})
+    states = [(await rota_app.jobs.get(job.id)).state for job in (dead, waits, alone)]
+    assert states == ["cancelled", "cancelled", "queued"]
+
+
 async def test_it_can_be_undone_for_as_long_as_was_said(rota_app: TestRota, rota_database: str) -> None:
     task = rota_app.task(name="task")(lambda n: None)
     await rota_app.enqueue_many([task.using(delay="9h").bind(n) for n in range(3)])

@@ -143,6 +143,20 @@ MUTANTS = [
         UNDO,
     ),
     Mutant(
+        "a run of a schedule that comes back",
+        "jobs/bulk/undo.py",
+        'if action in ("cancel", "discard") and before.get("schedule") is not None:',
+        "if False:",
+        UNDO,
+    ),
+    Mutant(
+        "a run of a schedule that ends for good, unsaid",
+        "jobs/bulk/fitting.py",
+        "num_nonnulls(job.batch_id, job.after, job.schedule) > 0",
+        "num_nonnulls(job.batch_id, job.after) > 0",
+        UNDO,
+    ),
+    Mutant(
         "an erased job that comes back",
         "jobs/erase.py",
         'yield FORGET.query({"tag": tag}, read=nothing)',

@@ -45,6 +45,7 @@ class Action:
 
 
 _CHAINED = "Those of a chain or a group stay as they are then: what waited for them was told."
+_ENDED = "Those of a chain, a group or a schedule stay as they are then: what waited for them was told."
 
 ACTIONS: Mapping[str, Action] = {
     action.name: action
@@ -61,7 +62,7 @@ ACTIONS: Mapping[str, Action] = {
             "cancelled",
             takes=("reason",),
             ends=True,
-            undo=f"They wait again as they did, with the same ids. {_CHAINED}",
+            undo=f"They wait again as they did, with the same ids. {_ENDED}",
         ),
         Action(
             "discard",
@@ -69,7 +70,7 @@ ACTIONS: Mapping[str, Action] = {
             "discarded",
             takes=("reason",),
             ends=True,
-            undo=f"They wait again, or are open letters again, as they were. {_CHAINED}",
+            undo=f"They wait again, or are open letters again, as they were. {_ENDED}",
         ),
         Action(
             "acknowledge",
@@ -121,7 +122,7 @@ WORDS: Mapping[str, str] = {
     "refused": "PostgreSQL refused it",
     "locked": "someone else has had them locked for long",
     "since": "they have begun, ended, been changed or been tried again since",
-    "chained": "they are of a chain or a group, and what waited for them was told",
+    "chained": "they are of a chain, a group or a schedule, and what waited for them was told",
 }
 
 

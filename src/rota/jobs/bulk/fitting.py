@@ -33,7 +33,7 @@ _LIVE = """
                 when %(action)s = 'prioritise' and job.priority = %(priority)s::integer then 'there'
                 when %(action)s = 'put_off' and job.due_at >= %(at)s::timestamptz then 'there'
             end as why,
-            job.batch_id is not null or job.after is not null as chained
+            %(action)s in ('cancel', 'discard') and num_nonnulls(job.batch_id, job.after, job.schedule) > 0 as chained
         from {schema}.jobs as job
 """
 _SETTLED = """
@@ -47,7 +47,7 @@ _DEAD = """
         select
             job.id, 'dead',
             case when %(action)s not in ('retry', 'discard', 'acknowledge') then 'dead' end,
-            job.batch_id is not null
+            job.batch_id is not null or (%(action)s = 'discard' and job.schedule is not null)
         from {schema}.dead as job
 """
 
@@ -96,8 +96,8 @@ def _all(where: str, failed: str = "", died: str = "") -> str:
     )
 
 
-#: The beginning of a statement, in which `fitting` has the id, the state, why the action means nothing to it, and whether others wait
-#: for it: of jobs between two ids, or of some that are named; and those with an error.
+#: The beginning of a statement, in which `fitting` has the id, the state, why the action means nothing to it, and whether it
+#: would not come back: of jobs between two ids, or of some that are named; and those with an error.
 FITTING: Mapping[tuple[str, bool], str] = {
     ("walked", False): _all(_WALKED),
     ("walked", True): _all(_WALKED, _FAILED, _DIED),

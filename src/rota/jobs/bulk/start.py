@@ -33,8 +33,8 @@ _LONGEST_UNDO = 30 * 86400.0
 class BulkPreview:
     """What a bulk would concern: `count` jobs, or as many at least unless that is `exact`, such as `samples`.
 
-    `excluded` says how many that fit are left out, by why (see WORDS). Of those that it concerns, `for_good` are of a chain or a
-    group, and are not put back when it is undone. `workers` is how many processes there are that would run it.
+    `excluded` says how many that fit are left out, by why (see WORDS). Of those that it concerns, `for_good` are of a chain, a
+    group or a schedule, and are not put back when it is undone. `workers` is how many processes there are that would run it.
     """
 
     action: str

@@ -35,7 +35,7 @@ def put_back(
 ) -> Steps[PutBack]:
     """Put them back, in the transaction of the turn."""
     told = {each.id: each for each in changed}
-    # what waited for these was told, so they do not come back
+    # what waited for these was told, or their schedule that the run has ended, so they do not come back
     chained = {each.id for each in changed if _is_chained(action, each)}
     ids = [each for each in told if each not in chained]
     undone: Sequence[JobId]
@@ -55,6 +55,8 @@ def put_back(
 
 def _is_chained(action: str, changed: Changed) -> bool:
     before = changed.before or {}
+    if action in ("cancel", "discard") and before.get("schedule") is not None:
+        return True
     return action in ("retry", "cancel", "discard", "acknowledge") and (
         before.get("batch_id") is not None or before.get("after") is not None
     )
