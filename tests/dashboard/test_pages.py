@@ -299,7 +299,7 @@ async def test_a_database_that_went_away_leaves_the_page_what_it_knew_and_says_h
 
     assert ids(after) == before
     assert "Data from" in after
-    assert never_seen.status_code == 200
+    assert never_seen.status_code == 503
     assert "This cannot be read now" in never_seen.text
 
 

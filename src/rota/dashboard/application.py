@@ -176,6 +176,8 @@ class Dashboard:
         # what was typed is given back, also where there is nothing else to show any more
         fatal = (RotaError,) if asked is None else ()
         drawn = await asyncio.gather(*(self._region(look, region, token, fatal) for region in page.regions))
+        if status == 200 and all(each.is_missing for each in drawn):
+            status = 503  # a program that asks need not read the words
         said = look.request.cookies.get(_SAID_COOKIE)
         values = {
             **self._values(look, token),
@@ -221,6 +223,7 @@ class Dashboard:
             if isinstance(error, fatal) and not isinstance(error, DatabaseUnavailable | SchemaMismatch):
                 raise
             html = self._drawing.draw("trouble.html", {"trouble": str(error)})
+            return Drawn(region.name, html, digest(html), is_missing=True)
         return Drawn(region.name, html, digest(html))
 
     def _values(self, look: Look, token: str) -> dict[str, Any]:

@@ -135,10 +135,9 @@ class Look:
 
 @dataclass
 class Drawn:
-    """A region as it is now. `digest` changes with what there is to see."""
+    """A region as it is now. `digest` changes with what there is to see. One that `is_missing` tells only why."""
 
     name: str
     html: str
     digest: str
-    age: float = 0.0
-    troubles: list[str] = field(default_factory=list)
+    is_missing: bool = False
