@@ -151,8 +151,8 @@ async def _form(look: Look) -> dict[str, Any]:
     action = ACTIONS["schedules.put" if name is None else "schedules.change"]
     fields = {each: action.fields[each] for each in ("name", "task", "args", *_EDITED)}
     if name is None:
-        new = {"schedule": None, "known": None, "texts": {}}
-        return {**new, "action": action, "fields": fields, "tasks": sorted(look.app.tasks)}
+        blank: dict[str, Any] = {"schedule": None, "known": None, "texts": {}}
+        return {**blank, "action": action, "fields": fields, "tasks": sorted(look.app.tasks)}
     known = await look.read(("schedule to change", name), lambda: look.looking.schedules.get(name))
     schedule = known.value
     texts = {each: option_text(schedule, each) for each in _EDITED} | {"name": name, "task": schedule.task}
