@@ -27,6 +27,7 @@ import asyncio
 import contextlib
 import inspect
 import io
+import logging
 import os
 import re
 import signal
@@ -97,9 +98,10 @@ class Reader:
 
     def follow(self) -> None:
         try:
-            for block in blocks(self._page):
-                with _located(f"{self._page.name}:{block.line}"):
-                    self._follow(block)
+            with _fresh_logging():
+                for block in blocks(self._page):
+                    with _located(f"{self._page.name}:{block.line}"):
+                        self._follow(block)
         finally:
             for app in {id(value): value for value in self._namespace.values() if isinstance(value, Rota)}.values():
                 self._runner.run(app.close())
@@ -187,6 +189,20 @@ def compare(shown: str, said: str) -> None:
         place = next((number for number, each in enumerate(rest) if pattern.fullmatch(each)), None)
         assert place is not None or not wanted, f"the page shows {line!r}, and this was said:\n{said}"
         rest = rest[place + 1 :] if place is not None else rest
+
+
+@contextlib.contextmanager
+def _fresh_logging() -> Iterator[None]:
+    """Logging as in a process that has just begun: `basicConfig` does nothing where pytest, or anyone else, has a handler."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    root.handlers[:] = []
+    root.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -16,7 +17,20 @@ class Ended:
 
 
 @pytest.fixture
-def rota(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+def logging_put_back() -> Iterator[None]:
+    """A command sets up the logging of its process, which here is that of all tests."""
+    loggers = [logging.getLogger(), logging.getLogger("rota")]
+    before = [(each, each.level, each.handlers[:]) for each in loggers]
+    last = logging.lastResort
+    yield
+    logging.lastResort = last
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
+@pytest.fixture
+def rota(capsys: pytest.CaptureFixture[str], logging_put_back: None) -> Callable[..., Ended]:
     """The `rota` command, run in this process."""
 
     def run(*arguments: str) -> Ended:
