@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 
 from rota import ConfigurationError, DatabaseUnavailable, LeadershipHeld, Rota, RotaError, Term
+from rota.clock import Deadline
 from rota.facts import LeadershipEnded, LeadershipGained, SingletonFailed, StandingBy
 from rota.leases import leadership, singletons
+from rota.leases.leads import Leads
 from rota.postgres.query import Statement, nothing
 from rota.testing import WorkerProcess, fact, until
 
@@ -383,6 +387,22 @@ async def test_one_that_swallows_its_cancellation_and_returns_is_not_started_aga
             await until(lambda: runs, what="it runs")
 
     assert (len(runs), failed) == (1, [])
+
+
+async def test_one_that_may_go_on_and_is_to_rest_at_once_leaves_nothing_behind() -> None:
+    kept = singletons.Singletons(cast(Leads, None), [singletons.Singleton("indexer", forever)])
+
+    kept.start()
+    kept.pause()
+    kept.resume()
+    kept.pause()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        await kept.drain(Deadline.after(5))
+        del kept
+        gc.collect()
+
+    assert [str(each.message) for each in warned] == []
 
 
 @pytest.mark.one_server

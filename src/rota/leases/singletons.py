@@ -12,8 +12,9 @@ import asyncio
 import contextlib
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 from rota.clock import Deadline, boottime
@@ -83,8 +84,10 @@ class Singletons:
         if self._singletons:
             # of a pause that is over, there may be one that has not ended yet
             before = [task for task in self._tasks if not task.done()]
-            keepers = [self._keep(singleton) for singleton in self._singletons]
-            begun = [asyncio.create_task(_after(before, each)) for each in (*keepers, self._share())]
+            begun = [
+                *(asyncio.create_task(_after(before, partial(self._keep, each))) for each in self._singletons),
+                asyncio.create_task(_after(before, self._share)),
+            ]
             for task in begun:
                 task.add_done_callback(self._note_end)
             self._tasks = [*before, *begun]
@@ -200,11 +203,7 @@ class Singletons:
                     self._terms[random.choice(names)].end("it was handed over to spread the load", "handed over")
 
 
-async def _after(before: Sequence[asyncio.Task[None]], then: Coroutine[Any, Any, None]) -> None:
-    try:
-        if before:
-            await asyncio.wait(before)
-    except asyncio.CancelledError:
-        then.close()
-        raise
-    await then
+async def _after(before: Sequence[asyncio.Task[None]], then: Callable[[], Awaitable[None]]) -> None:
+    if before:
+        await asyncio.wait(before)
+    await then()
