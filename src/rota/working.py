@@ -76,6 +76,7 @@ class Working:
         #: its membership, once it has joined
         self.control: Control | None = None
         self._wish: Wish | None = None
+        self._drains = False
 
     @property
     def state(self) -> Literal["starting", "running", "quiet", "stopping"]:
@@ -112,6 +113,7 @@ class Working:
         whoever calls that expects an end.
         """
         stages = Stages(self._facts)
+        self._drains = drain
         with watched(self._facts):
             try:
                 control = await self._started(stages, patient=not drain)
@@ -142,12 +144,13 @@ class Working:
         self._facts.emit(WishHeard(self.control.member, wish.what if wish else None, wish.by if wish else None))
         if wish is None:
             self._worker.resume()
-        elif wish.what == "quiet":
-            self._worker.pause()
-        elif self._exits is not None:
+        elif wish.what == "drain" and self._exits is not None:
             self._exits(f"drain, asked for by {wish.by}")
-        else:
+        elif wish.what == "drain" or self._drains:
+            # one that rests would never see the end of its work, and whoever started it waits for that
             self.stop()
+        else:
+            self._worker.pause()
 
     async def _started(self, stages: Stages, *, patient: bool) -> Control:
         reasons, pause = set[str](), _SHORTEST_PAUSE

@@ -70,6 +70,22 @@ def test_a_worker_that_is_drained_finishes_and_exits_with_0(app: TestRota, rota_
     assert "stopping (drain, asked for by ana)" in worker.output()
 
 
+def test_a_worker_that_ends_when_nothing_is_left_ends_with_0_when_it_is_to_be_quiet(
+    app: TestRota, rota_database: str, tmp_path: Path
+) -> None:
+    (tmp_path / "some_app.py").write_text(APP)
+    jobs = [app.tasks["nap"].enqueue_sync(1.0) for _ in range(2)]
+    arguments = ("worker", "some_app.py", "--drain", "--concurrency", "1", "--dsn", rota_database)
+    with Command(*arguments, folder=tmp_path) as command:
+        until_sync(lambda: app.jobs.get_sync(jobs[0].id).state == "running", 40)
+        app.members.quiet_sync(workers(app)[0].id, by="ana")
+        code = command.wait(40)
+
+    assert code == 0
+    assert [app.jobs.get_sync(job.id).state for job in jobs] == ["succeeded", "queued"]
+    assert workers(app)[0].end_reason == "left"
+
+
 def test_one_of_several_processes_that_is_drained_is_replaced_and_the_others_work_on(
     app: TestRota, rota_database: str, tmp_path: Path
 ) -> None:

@@ -116,6 +116,32 @@ async def test_a_quiet_process_begins_nothing_finishes_what_runs_and_goes_on_whe
     assert {each.details["member"] for each in entries} == {str(member)}
 
 
+async def test_one_that_works_until_nothing_is_left_finishes_what_runs_and_ends_when_it_is_to_be_quiet(
+    instance: Instances,
+) -> None:
+    app, other = instance(), instance()
+    began, free = asyncio.Event(), asyncio.Event()
+
+    @app.task(name="hold")
+    async def hold() -> str:
+        began.set()
+        await free.wait()
+        return "finished"
+
+    running, waiting = await hold.enqueue(), await hold.enqueue()
+    work = asyncio.create_task(app.work(drain=True, concurrency=1, grace=30))
+    await began.wait()
+    member = identity(app)
+    await other.members.quiet(member)
+    await until_seen(other, member, "draining")
+    free.set()
+    await asyncio.wait_for(work, 30)
+
+    assert await running.wait(timeout=5) == "finished"
+    assert (await other.jobs.get(waiting.id)).state == "queued"
+    assert (await seen(other, member)).end_reason == "left"
+
+
 async def test_jobs_that_a_process_has_taken_and_not_begun_are_handed_back_when_it_is_quiet(
     instance: Instances,
 ) -> None:

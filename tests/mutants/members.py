@@ -77,6 +77,13 @@ MUTANTS = [
         STEERING,
     ),
     Mutant(
+        "a drain that rests for good",
+        "working.py",
+        'elif wish.what == "drain" or self._drains:',
+        'elif wish.what == "drain":',
+        STEERING,
+    ),
+    Mutant(
         "a web process that ends because its jobs are to",
         "leases/steer.py",
         'wish = "drain" if verb == "drain" and member.work["drains"] != "quiet" else "quiet"',

@@ -132,7 +132,8 @@ _change(
     "quiet",
     lambda app: app.members.quiet_sync,
     "Have MEMBER, by its name or id, take on nothing new: no job, no row of a poller, no leadership. What runs goes on, and what it "
-    "leads is led by others. `rota members resume` ends it, and so does a new start of the process.",
+    "leads is led by others. `rota members resume` ends it, and so does a new start of the process. A `rota worker --drain` ends "
+    "instead.",
 )
 _change("resume", lambda app: app.members.resume_sync, "Have MEMBER, which is quiet, work again.")
 

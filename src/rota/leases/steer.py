@@ -39,7 +39,8 @@ class Members:
         """Have a process, by its name or id, take on nothing new until `resume`: no job, no row of a poller, no leadership.
 
         What runs goes on, and what it leads is led by others. It hears of it within moments, and then shows as quiet. One that is
-        started anew is not. `by` is who is on record for it. Raises NotPossible when it runs no worker, or ends.
+        started anew is not. One that works with `drain` ends instead. `by` is who is on record. Raises NotPossible when it runs no
+        worker, or ends.
         """
         return await self._database.run_steps(self._ask("quiet", member, actor(by)), dry_run=dry_run)
 
