@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -140,6 +141,38 @@ async def test_one_that_works_until_nothing_is_left_finishes_what_runs_and_ends_
     assert await running.wait(timeout=5) == "finished"
     assert (await other.jobs.get(waiting.id)).state == "queued"
     assert (await seen(other, member)).end_reason == "left"
+
+
+@pytest.mark.parametrize(("drains", "verb"), [("exits", "quiet"), ("quiet", "quiet"), ("quiet", "drain")])
+async def test_who_was_asked_to_be_quiet_is_not_asked_twice(
+    instance: Instances, rota_database: str, drains: str, verb: str
+) -> None:
+    app = instance()
+    with psycopg.connect(rota_database, autocommit=True) as db:
+        db.execute(
+            "insert into rota.members (id, name, host, pid, release, expires_at, work) "
+            "values (%s, 'some:1', 'h', 1, '0.1', now() + interval '1 day', %s)",
+            [uuid4(), json.dumps({"tasks": {}, "drains": drains})],
+        )
+
+    await app.members.quiet("some:1", by="ana")
+    with pytest.raises(NotPossible, match="some:1 was asked to be quiet already, by ana"):
+        await getattr(app.members, verb)("some:1", by="ben")
+
+    assert [(each.actor, each.action) for each in (await app.audit.list()).entries] == [("ana", "member.quiet")]
+    assert [each.asked_by for each in await app.members()] == ["ana"]
+
+
+async def test_who_is_quiet_can_still_be_drained(instance: Instances) -> None:
+    app = instance()
+    work = asyncio.create_task(app.work(grace=5))
+    await until(lambda: any(each.state == "running" for each in app.workings), what="it works")
+    member = identity(app)
+    await app.members.quiet(member)
+    await until_seen(app, member, "quiet")
+    await app.members.drain(member)
+
+    await asyncio.wait_for(work, 30)
 
 
 async def test_jobs_that_a_process_has_taken_and_not_begun_are_handed_back_when_it_is_quiet(

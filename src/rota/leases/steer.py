@@ -40,7 +40,7 @@ class Members:
 
         What runs goes on, and what it leads is led by others. It hears of it within moments, and then shows as quiet. One that is
         started anew is not. One that works with `drain` ends instead. `by` is who is on record. Raises NotPossible when it runs no
-        worker, or ends.
+        worker, ends, or was asked already.
         """
         return await self._database.run_steps(self._ask("quiet", member, actor(by)), dry_run=dry_run)
 
@@ -103,6 +103,8 @@ def _one_that_can(verb: Verb, name: str, found: list[MemberView]) -> MemberView:
         raise NotPossible(f"{member.name} ends already.")
     if verb == "resume" and member.wish is None:
         raise NotPossible(f"Nobody wanted {member.name} to be quiet: it works.")
+    if member.wish == "quiet" and (verb == "quiet" or (verb == "drain" and member.work["drains"] == "quiet")):
+        raise NotPossible(f"{member.name} was asked to be quiet already, by {member.asked_by}.")
     return member
 
 
