@@ -307,6 +307,26 @@ async def test_a_job_that_someone_has_locked_keeps_no_other_waiting_for_good(
     assert (await jobs[6].refresh()).state == "queued"
 
 
+async def test_a_bulk_whose_jobs_are_locked_holds_up_no_other(
+    rota_app: TestRota, rota_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn, "_LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(turns, "_PAUSE", 0.1)
+    task = rota_app.task(name="task")(lambda n: None)
+    jobs = await rota_app.enqueue_many([task.using(tags=["red" if n < 3 else "blue"]).bind(n) for n in range(1200)])
+    ended: list[BulkEnded] = []
+    rota_app.facts.subscribe(ended.append, BulkEnded)
+
+    with psycopg.connect(rota_database) as db:
+        db.execute("select from rota.jobs where id = %s for update", [jobs[1].id])
+        held = await rota_app.bulk.start("cancel", tag="red")
+        free = await rota_app.bulk.start("cancel", tag="blue")
+        held = await turned(rota_app, held)
+
+    assert [(each.bulk, each.done) for each in ended] == [(free.id, 1197), (held.id, 2)]
+    assert held.reasons == {"locked": 1}
+
+
 async def test_a_worker_hears_of_it_and_says_when_it_has_ended(rota_app: TestRota) -> None:
     task = rota_app.task(name="task")(lambda n: None)
     await task.using(delay="1h").enqueue(1)

@@ -96,8 +96,15 @@ MUTANTS = [
     Mutant(
         "a refused job that holds up all",
         "jobs/bulk/turns.py",
-        "self._most = max(1, self._most // _FEWER)",
-        "self._most = self._most",
+        "self._fewer[at.bulk] = max(1, most // _FEWER)",
+        "self._fewer[at.bulk] = most",
+        BULK,
+    ),
+    Mutant(
+        "a locked job that holds up other bulks",
+        "jobs/bulk/turns.py",
+        "await session.run(put_off_turn(at, _PAUSE))",
+        "pass",
         BULK,
     ),
     Mutant(

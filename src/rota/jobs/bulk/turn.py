@@ -20,7 +20,18 @@ from rota.postgres.audit import actor, record
 from rota.postgres.query import Query, Steps, many, nothing, one_or_none, scalar, statement
 from rota.service.points import reach
 
-__all__ = ["BATCH", "At", "Turn", "give_up_job", "is_any_due", "next_due", "prune_bulks", "take_turn", "tell_trouble"]
+__all__ = [
+    "BATCH",
+    "At",
+    "Turn",
+    "give_up_job",
+    "is_any_due",
+    "next_due",
+    "prune_bulks",
+    "put_off_turn",
+    "take_turn",
+    "tell_trouble",
+]
 
 # What one turn changes: enough to be quick, few enough to lock nobody out for long.
 BATCH = 500
@@ -156,12 +167,13 @@ END = statement(
 )
 
 
-def take_turn(at: At, most: int, *, wake: str, cancel: str) -> Steps[Turn | None]:
-    """Go on with a bulk that is due, for up to `most` jobs; None if there is none, or someone is at it."""
+def take_turn(at: At, fewer: Mapping[int, int], *, wake: str, cancel: str) -> Steps[Turn | None]:
+    """Go on with a bulk that is due, for a batch of jobs, or as many as `fewer` says; None if there is none, or someone is at it."""
     yield SETTINGS.query({"limit": _LOCK_TIMEOUT}, read=nothing)
     taken: _Taken | None = yield TAKE.query(read=one_or_none(_Taken))
     if taken is None:
         return None
+    most = fewer.get(taken.id, BATCH)
     limit = most if taken.pace is None else max(1, min(most, math.ceil(taken.pace / _TURNS_PER_SECOND)))
     reach("bulk.taken")
     found: list[Changed] = yield _next(taken, limit + 1)
@@ -286,20 +298,38 @@ def is_any_due(patience: float) -> Query[bool]:
     return IS_ANY_DUE.query({"patience": patience}, read=scalar)
 
 
-# those that are paced only: whoever had the last turn waits for the next
+# those that are paced or put off only: whoever had the last turn waits for the next
 NEXT_DUE = statement(
     "next_bulk_due",
     """
     select extract(epoch from min(bulk.not_before) - statement_timestamp())::float8
     from {schema}.bulks as bulk
     where bulk.state in ('running', 'undoing')
+      and (%(only)s::bigint[] is null or bulk.id = any (%(only)s::bigint[]))
     """,
 )
 
 
-def next_due() -> Query[float | None]:
-    """In how many seconds the next turn may be taken; None if no bulk is open."""
-    return NEXT_DUE.query(read=scalar)
+def next_due(only: Sequence[int] | None = None) -> Query[float | None]:
+    """In how many seconds the next turn may be taken, of these bulks or any; None if none is open."""
+    return NEXT_DUE.query({"only": None if only is None else list(only)}, read=scalar)
+
+
+PUT_OFF = statement(
+    "put_off_turn",
+    """
+    update {schema}.bulks
+    set not_before = statement_timestamp() + %(seconds)s * interval '1 second'
+    where id = %(bulk)s
+      and state = %(state)s
+      and after = %(after)s
+    """,
+)
+
+
+def put_off_turn(at: At, seconds: float) -> Query[None]:
+    """Have other bulks go on before this one is tried again, unless someone else has had another turn with it since."""
+    return PUT_OFF.query({**asdict(at), "seconds": seconds}, read=nothing)
 
 
 GIVE_UP = statement(

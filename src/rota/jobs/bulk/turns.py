@@ -11,7 +11,7 @@ import psycopg
 
 from rota.errors import RotaError
 from rota.facts import BulkEnded, Facts
-from rota.jobs.bulk.turn import BATCH, At, give_up_job, is_any_due, next_due, take_turn, tell_trouble
+from rota.jobs.bulk.turn import BATCH, At, give_up_job, is_any_due, next_due, put_off_turn, take_turn, tell_trouble
 from rota.postgres.connection import is_about_data
 from rota.postgres.notify import cancel_channel, wake_channel
 from rota.postgres.pool import Database
@@ -27,7 +27,7 @@ _PLANNING = {"enable_hashjoin": "off", "enable_mergejoin": "off", "enable_seqsca
 _HESITATION = 0.2
 _PATIENCE = 2.0
 _LONGEST_WAIT = 1.0  # a bulk that is begun meanwhile is begun with by then
-_PAUSE = 1.0
+_PAUSE = 1.0  # before a bulk has its turn again whose job is refused or locked: the others go on
 _TRIES = 3  # of one job that is refused or locked, before it is passed over
 _FEWER = 8  # times, when a turn has failed
 
@@ -39,8 +39,9 @@ class BulkTurns:
         self._database = database
         self._facts = facts
         self._rests = rests
-        self._most = BATCH
-        self._tries = 0
+        # by bulk: how many to take at once since a turn failed; and, if that was the last, how often one alone was tried
+        self._fewer: dict[int, int] = {}
+        self._tries: dict[int, int] = {}
         self._patience = 0.0
 
     async def hesitate(self) -> None:
@@ -53,7 +54,7 @@ class BulkTurns:
 
     async def take(self, *, patient: bool = True) -> None:
         """Take turns until no bulk is open, another worker is at them, or this one rests; unless `patient`, do not wait for those that
-        are paced.
+        are paced, only for those whose turn has failed.
 
         A connection of its own, for as long as it takes: neither claims nor the user's callers wait behind it.
         """
@@ -62,9 +63,9 @@ class BulkTurns:
             while not self._rests():
                 if await self._turn(session):
                     continue
-                pause = await session.run(next_due())
-                # due, and yet not to be had: someone else is at it
-                if pause is None or pause <= 0 or not patient:
+                pause = await session.run(next_due(None if patient else list(self._tries)))
+                # due, and yet not to be had: someone else is at it, unless it has become due just now
+                if pause is None or (pause <= 0 and not await self._turn(session)):
                     return
                 await asyncio.sleep(min(pause, _LONGEST_WAIT))
         finally:
@@ -74,7 +75,7 @@ class BulkTurns:
         """Take one; False if there was none to take."""
         at = At()
         schema = self._database.schema
-        steps = take_turn(at, self._most, wake=wake_channel(schema), cancel=cancel_channel(schema))
+        steps = take_turn(at, self._fewer, wake=wake_channel(schema), cancel=cancel_channel(schema))
         try:
             turn = await session.run_steps(steps, "take a turn with a bulk")
         except RotaError as error:
@@ -83,16 +84,20 @@ class BulkTurns:
             await self._failed(session, at, error)
             return True
         reach("bulk.committed")
-        self._tries = 0
-        self._most = min(BATCH, self._most * 2)
-        if turn is not None and turn.ended:
+        if turn is None:
+            return False
+        self._tries.pop(turn.bulk, None)
+        most = 2 * self._fewer.pop(turn.bulk, BATCH)
+        if turn.ended:
             self._facts.emit(
                 BulkEnded(turn.bulk, turn.action, turn.state, done=turn.done, skipped=turn.skipped, failed=turn.failed)
             )
-        return turn is not None
+        elif most < BATCH:
+            self._fewer[turn.bulk] = most
+        return True
 
     async def _failed(self, session: Session, at: At, error: RotaError) -> None:
-        """Take fewer at once, down to one: that one is passed over if it is the one to blame."""
+        """Take fewer at once, down to one: that one is passed over if it is the one to blame. Other bulks go on meanwhile."""
         cause = error.__cause__
         state = (cause.sqlstate or "") if isinstance(cause, psycopg.Error) else ""
         is_locked, is_refused = state == "55P03", is_about_data(cause) or state.startswith("P0")
@@ -101,12 +106,11 @@ class BulkTurns:
             with contextlib.suppress(RotaError):
                 await session.run(tell_trouble(at, str(error)))
             raise error
-        if self._most > 1:
-            self._most = max(1, self._most // _FEWER)
-            return
-        self._tries += 1
-        if self._tries >= _TRIES:
-            self._tries = 0
+        most = self._fewer.get(at.bulk, BATCH)
+        self._fewer[at.bulk] = max(1, most // _FEWER)
+        self._tries[at.bulk] = self._tries.get(at.bulk, 0) + (most == 1)
+        if self._tries[at.bulk] >= _TRIES:
+            del self._tries[at.bulk]
             await session.run(give_up_job(at, "locked" if is_locked else "refused", str(error)))
-            return
-        await asyncio.sleep(_PAUSE)
+        elif is_locked or most == 1:
+            await session.run(put_off_turn(at, _PAUSE))
