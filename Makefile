@@ -116,7 +116,7 @@ $(VENV)/.pip: constraints.txt
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.pip pyproject.toml
-	$(PIP) install -c constraints.txt -e '.[embedded]'
+	$(PIP) install -c constraints.txt -e '.[dashboard,embedded]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
