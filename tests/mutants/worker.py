@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 CLAIM = "tests/jobs/test_claim.py"
 EXECUTE = "tests/jobs/test_execute.py"
+THREADS = "tests/jobs/test_threads.py"
 CONSUME = "tests/service/test_consume.py"
 WORKER = "tests/jobs/test_worker.py"
 CHILDREN = "tests/jobs/test_process_executor.py"
@@ -154,6 +155,42 @@ MUTANTS = [
         "                timer.cancel()\n",
         "                pass\n",
         EXECUTE,
+    ),
+    Mutant(
+        "bodies that wait behind one that blocks",
+        "jobs/threads.py",
+        "                    self._have_someone_come()\n",
+        "                    pass\n",
+        THREADS,
+    ),
+    Mutant(
+        "threads that come once",
+        "jobs/threads.py",
+        "    def _come(self) -> None:\n        self._someone_comes = False\n",
+        "    def _come(self) -> None:\n",
+        THREADS,
+    ),
+    Mutant(
+        "a loop that is told once",
+        "jobs/threads.py",
+        "        self._loop_told = False\n        while",
+        "        while",
+        THREADS,
+    ),
+    Mutant("bodies begun after the close", "jobs/threads.py", "        self._waiting.clear()\n", "", THREADS),
+    Mutant(
+        "a body cancelled and called",
+        "jobs/threads.py",
+        "        return self._taken() is not None\n",
+        "        return not self.ended\n",
+        THREADS,
+    ),
+    Mutant(
+        "a body in a thread that nobody hears the end of",
+        "jobs/threads.py",
+        "            self._outlived.set_result(None)\n",
+        "            pass\n",
+        THREADS,
     ),
     Mutant(
         "a body cancelled for having committed",

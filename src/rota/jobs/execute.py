@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from time import perf_counter
 from typing import Any
 
@@ -38,6 +38,7 @@ from rota.jobs.outcome import (
 )
 from rota.jobs.running import Desk, Held, Stopped, running
 from rota.jobs.settle import Attempt
+from rota.jobs.threads import Threads
 from rota.jobs.tracing import Processing, Tracing
 from rota.service.filling import refuse_overridden
 from rota.service.points import reach
@@ -74,7 +75,7 @@ class Executor:
         self._in_child = in_child
         self._occupied = occupied
         self._tracing = tracing
-        self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rota-task")
+        self._threads = Threads(threads, asyncio.get_running_loop())
         self._running: dict[Attempt, Held] = {}
         self._timers: dict[Attempt, list[asyncio.TimerHandle]] = {}
 
@@ -155,28 +156,30 @@ class Executor:
 
     def close(self) -> None:
         """Take no more. A thread that is in a body that cannot be stopped goes on by itself."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
-    async def _call(self, task: Task[..., Any], job: ClaimedJob, attempt: Held) -> Any:
+    def _call(self, task: Task[..., Any], job: ClaimedJob, attempt: Held) -> Coroutine[Any, Any, Any]:
+        return (self._call_here if task.is_async else self._call_in_thread)(task, job, attempt)
+
+    async def _call_here(self, task: Task[..., Any], job: ClaimedJob, attempt: Held) -> Any:
         timeout = task.options.timeout
-        if task.is_async:
-            args, kwargs = call_of(task, job, self._desk)
-            if timeout is not None:
-                self._give_up_later(
-                    timeout + _PATIENCE_SECONDS,
-                    (job.id, job.token),
-                    lambda job: outcome_of(task, job, timed_out(timeout), attempt.seconds),
-                )
-            return await _within(timeout, task.function(*args, **kwargs))
-        return await self._call_in_thread(task, job, attempt)
+        args, kwargs = call_of(task, job, self._desk)
+        if timeout is not None:
+            self._give_up_later(
+                timeout + _PATIENCE_SECONDS,
+                (job.id, job.token),
+                lambda job: outcome_of(task, job, timed_out(timeout), attempt.seconds),
+            )
+        return await _within(timeout, task.function(*args, **kwargs))
 
     async def _call_in_thread(self, task: Task[..., Any], job: ClaimedJob, attempt: Held) -> Any:
-        loop, begun = asyncio.get_running_loop(), asyncio.Event()
         context = contextvars.copy_context()
         timeout = task.options.timeout
+        loop, begun = asyncio.get_running_loop(), None if timeout is None else asyncio.Event()
 
         def body() -> Any:
-            loop.call_soon_threadsafe(begun.set)
+            if begun is not None:
+                loop.call_soon_threadsafe(begun.set)
             args, kwargs = call_of(task, job, self._desk)
             try:
                 return context.run(task.function, *args, **kwargs)
@@ -184,21 +187,18 @@ class Executor:
                 # no future can hold it, and whoever waits would wait for ever
                 raise RuntimeError("the body raised StopIteration") from error
 
-        future = self._threads.submit(body)
-        waiting = asyncio.wrap_future(future)
+        call = self._threads.call(body)
         try:
-            if timeout is not None:
-                await begun.wait()  # waiting for a thread is not the body's time
-            return await _within(timeout, waiting)
+            if begun is None:
+                return await call.result
+            await begun.wait()  # waiting for a thread is not the body's time
+            return await _within(timeout, call.result)
         except (TimeoutError, asyncio.CancelledError):
-            if not future.done() and not future.cancel():
+            if not call.ended and not call.cancel():
                 attempt.tell("timed out")
-                self._outlives(future, job)
+                self._facts.emit(JobStuck(job.id, job.task, job.attempt))
+                self._occupied(call.outlives())
             raise
-
-    def _outlives(self, body: Future[Any], job: ClaimedJob) -> None:
-        self._facts.emit(JobStuck(job.id, job.task, job.attempt))
-        self._occupied(body)
 
     def _give_up_later(self, seconds: float, place: Attempt, outcome: Callable[[ClaimedJob], Outcome]) -> None:
         """Settle a coroutine that does not end although it was cancelled; it keeps its slot."""
