@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -349,6 +348,5 @@ async def test_a_worker_of_some_queues_looks_when_something_is_said_about_one_of
     worker = Worker(rota_app.database, {}, WorkerSettings(queues=("mail",)), rota_app.facts)
 
     for payload, so_far in (("images", 0), ("mail", 1), ("", 2)):
-        worker.reactions.on_wake(payload)
-        await asyncio.sleep(0)
+        worker.heard(payload)
         assert len(looks) == so_far

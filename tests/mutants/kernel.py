@@ -80,6 +80,38 @@ MUTANTS = [
         "tests/service/test_consume.py",
     ),
     *(
+        Mutant(f"a session that listens {what}", file, old, new, "tests/postgres/test_listening.py")
+        for what, file, old, new in (
+            (
+                "and misses what was read behind an answer",
+                "postgres/session.py",
+                "finally:\n                        if self._listener is not None:",
+                "finally:\n                        if False:",
+            ),
+            ("behind a pooler", "postgres/session.py", " and is_direct(connection)", ""),
+            ("and whose end nobody is told of", "postgres/listening.py", "self.ended()", "pass"),
+            (
+                "and leaves the number of its socket to the next when it ends",
+                "postgres/listening.py",
+                "loop.remove_reader(socket)",
+                "pass",
+            ),
+            (
+                "and leaves that to the next when it is closed",
+                "postgres/connection.py",
+                "asyncio.get_running_loop().remove_reader(self.pgconn.socket)",
+                "pass",
+            ),
+            ("and listens on when it is given up", "postgres/conversation.py", "listen = None  #", "pass  #"),
+            (
+                "for a worker that waits for its next look when that session ends",
+                "jobs/worker.py",
+                "ended=lambda: self._source.wake()",
+                "ended=lambda: None",
+            ),
+        )
+    ),
+    *(
         Mutant(f"a conversation {what}", f"postgres/{file}.py", old, new, "tests/postgres/test_conversation.py")
         for what, file, old, new in (
             (

@@ -253,8 +253,8 @@ MUTANTS = [
     Mutant(
         "a wake-up that looks at no batches",
         "jobs/worker.py",
-        "            self._in_loop(self._rounds.closings.set)\n\n    def _on_cancel",
-        "            pass\n\n    def _on_cancel",
+        "            self._rounds.closings.set()\n\n    # What the control thread says",
+        "            pass\n\n    # What the control thread says",
         "tests/jobs/test_chains.py::test_who_waits_for_what_someone_took_away_ends_at_once",
     ),
     Mutant(

@@ -31,6 +31,7 @@ from rota.jobs.source import JobSource
 from rota.jobs.suspects import Gate
 from rota.jobs.tracing import Tracing
 from rota.leases.control import Control, Reactions
+from rota.postgres.listening import Listener
 from rota.postgres.notify import BULK, wake_channel, wake_message
 from rota.postgres.pool import Database
 from rota.postgres.session import Session
@@ -116,14 +117,18 @@ class Worker:
         self._stop = asyncio.Event()
         self._capturing = contextlib.ExitStack()
         self.reactions = Reactions(
-            on_wake=self._on_wake,
             on_cancel=self._on_cancel,
             on_schedule=self._on_schedule,
             on_ended=self._on_ended,
             on_identity_lost=self._on_identity_lost,
             at_ease=lambda: self._consumer.idle and (self._source.waits or self._consumer.paused),
         )
-        claiming = Session(database.connector("claim", settings=_PLANNING), database.schema)
+        # the session that claims hears of what there is to claim: nobody stands in between
+        claiming = Session(
+            database.connector("claim", settings=_PLANNING),
+            database.schema,
+            listener=Listener(wake_channel(database.schema), self.heard, ended=lambda: self._source.wake()),
+        )
         self._settling = Session(
             database.connector("settle", settings=_PLANNING, everywhere=_SETTLING), database.schema
         )
@@ -362,19 +367,20 @@ class Worker:
                 return Lost(job, Failure("Lost", "it was lost as often as its task allows", ""), 0.0, limit)
             return await self._executor.run(job)
 
-    # What the control thread says, handed over to the loop. A loop that has closed has nothing left to react.
-
-    def _on_wake(self, said: str) -> None:
+    def heard(self, said: str) -> None:
+        """What someone says where workers listen."""
         if said == BULK:
-            self._in_loop(self._rounds.bulks.set)
+            self._rounds.bulks.set()
             return
         queue, job = wake_message(said)
         # no name: something was said about all queues together
         if not queue or self._settings.queues is None or queue in self._settings.queues:
-            self._in_loop(self._source.wake, job)
+            self._source.wake(job)
         if not queue:
             # or a job that others wait for was taken away
-            self._in_loop(self._rounds.closings.set)
+            self._rounds.closings.set()
+
+    # What the control thread says, handed over to the loop. A loop that has closed has nothing left to react.
 
     def _on_cancel(self) -> None:
         self._in_loop(self._rounds.cancels.set)

@@ -71,7 +71,6 @@ from rota.postgres.notify import (
     lead_channel,
     poll_channel,
     schedule_channel,
-    wake_channel,
     wish_channel,
 )
 from rota.postgres.query import Query
@@ -102,7 +101,6 @@ class Reactions:
     `at_ease` tells whether this part of it holds nothing now; it then says so to `Control.take_hold` as soon as that changes.
     """
 
-    on_wake: Callable[[str], None] = lambda queue: None
     on_cancel: Callable[[], None] = lambda: None
     on_schedule: Callable[[], None] = lambda: None
     on_poll: Callable[[str], None] = lambda poller: None
@@ -174,7 +172,6 @@ class Control:
             schema,
             facts,
             {
-                wake_channel(schema): self._reactions.on_wake,
                 cancel_channel(schema): self._heard_of_cancelling,
                 lead_channel(schema): self._heard_of_leading,
                 schedule_channel(schema): lambda _: self._reactions.on_schedule(),

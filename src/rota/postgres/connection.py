@@ -16,7 +16,7 @@ import selectors
 import shlex
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, cast
 
@@ -111,6 +111,8 @@ class OwnConnection(Own, AsyncConnection[TupleRow]):
     """
 
     prompt = False
+    #: called when there is something to read while nothing is asked, on one that is prompt; see `listening`
+    listen: Callable[[], None] | None = None
 
     @classmethod
     async def connect(cls, conninfo: str = "", *, ready: list[Any] | None = None, **options: Any) -> Self:  # type: ignore[override]
@@ -121,7 +123,7 @@ class OwnConnection(Own, AsyncConnection[TupleRow]):
         if args or named:  # with limits of its own, as for notifications
             return await super().wait(gen, *args, **named)
         try:
-            return await held(gen, self.pgconn)
+            return await held(gen, self.pgconn, self.listen)
         except asyncio.CancelledError:
             if self.prompt:
                 self.pgconn.finish()
@@ -139,6 +141,12 @@ class OwnConnection(Own, AsyncConnection[TupleRow]):
             pass
         except (TimeoutError, psycopg.Error):
             self.pgconn.finish()
+
+    async def close(self) -> None:
+        if self.listen is not None and not self.closed:
+            # another connection may soon have a socket of this number
+            asyncio.get_running_loop().remove_reader(self.pgconn.socket)
+        await super().close()
 
 
 class BoundedConnection(Own, Connection[TupleRow]):

@@ -4,11 +4,15 @@ The driver describes one as a generator that yields what it waits for. Its own w
 piece of an answer, and wakes the caller for each: a claim of a thousand jobs comes in some twenty pieces, and reading them took
 the worker as long as a quarter of the bodies. Here the socket is watched from the first word to the last, each piece is taken in
 where it arrives, and the caller wakes once.
+
+Where someone listens to what the server says unasked (see `listening`), the socket is watched for that from one conversation to
+the next.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TypeVar, cast
 
 from psycopg import OperationalError
@@ -25,8 +29,8 @@ T = TypeVar("T")
 _LOOK_SECONDS = 1.0
 
 
-async def held(conversation: PQGen[T], connection: PGconn) -> T:
-    """What it comes to. When the caller is cancelled it is left where it is, and can be gone on with."""
+async def held(conversation: PQGen[T], connection: PGconn, listen: Callable[[], None] | None = None) -> T:
+    """What it comes to. When the caller is cancelled it is left where it is, and can be gone on with; until then nobody listens."""
     try:
         wanted = next(conversation)
     except StopIteration as end:
@@ -69,8 +73,14 @@ async def held(conversation: PQGen[T], connection: PGconn) -> T:
     try:
         watch(wanted)
         return await ended
+    except asyncio.CancelledError:
+        listen = None  # the connection may be given up next, and another have a socket of this number
+        raise
     finally:
         timer.cancel()
-        loop.remove_reader(socket)
         if writes:
             loop.remove_writer(socket)
+        if listen is not None and connection.status == ConnStatus.OK:
+            loop.add_reader(socket, listen)
+        else:
+            loop.remove_reader(socket)

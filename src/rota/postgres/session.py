@@ -13,7 +13,8 @@ from psycopg.rows import TupleRow
 
 from rota.errors import DatabaseUnavailable
 from rota.postgres.ask import ask, ask_steps
-from rota.postgres.connection import Connector, check_fork, translated
+from rota.postgres.connection import Connector, OwnConnection, check_fork, is_direct, translated
+from rota.postgres.listening import Listener
 from rota.postgres.query import Query, Steps
 
 __all__ = ["Session"]
@@ -22,13 +23,20 @@ T = TypeVar("T")
 
 
 class Session:
-    """One dedicated connection. Statements run one at a time; after a failure the next one connects anew."""
+    """One dedicated connection. Statements run one at a time; after a failure the next one connects anew.
 
-    def __init__(self, connector: Connector, schema: str, *, deadline: float = 30.0) -> None:
+    With a listener it hears a channel from its first statement on, as long as the session is ours; what was said while there was none
+    is not heard, and may be seen by that statement.
+    """
+
+    def __init__(
+        self, connector: Connector, schema: str, *, deadline: float = 30.0, listener: Listener | None = None
+    ) -> None:
         self._connector = connector
         self._schema = schema
         self._deadline = deadline
-        self._connection: AsyncConnection[TupleRow] | None = None
+        self._listener = listener
+        self._connection: OwnConnection | None = None
         self._lock = asyncio.Lock()
         self._pid = os.getpid()
         #: how many were run, for the figures
@@ -47,7 +55,12 @@ class Session:
             self.statements += 1
             try:
                 async with asyncio.timeout(self._deadline):
-                    return await use(await self._connected())
+                    connection = await self._connected()
+                    try:
+                        return await use(connection)
+                    finally:
+                        if self._listener is not None:
+                            self._listener.hand_on(connection)
             except psycopg.Error as error:
                 raise translated(error, self._connector.dsn, self._schema) from error
             except TimeoutError as error:
@@ -64,10 +77,16 @@ class Session:
         async with self._lock:
             await self._drop()
 
-    async def _connected(self) -> AsyncConnection[TupleRow]:
+    async def _connected(self) -> OwnConnection:
         check_fork(self._pid)
         if self._connection is None or self._connection.closed:
-            self._connection = await self._connector.connect()
+            connection = self._connection = await self._connector.connect()
+            if self._listener is not None and is_direct(connection):
+                try:
+                    await self._listener.begin(connection)
+                except BaseException:
+                    await self._drop()
+                    raise
         return self._connection
 
     async def _drop(self) -> None:
