@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -106,6 +107,13 @@ def wait_for(file: Path) -> int:
     while not file.exists():
         time.sleep(0.01)
     return os.getpid()
+
+
+@task(executor="process")
+def meet(folder: Path, all_of_them: int) -> None:
+    (folder / str(os.getpid())).touch()
+    while len(os.listdir(folder)) < all_of_them:
+        time.sleep(0.01)
 
 
 @task(executor="process", retry=RETRY)
@@ -439,10 +447,223 @@ async def test_async_bodies_of_one_child_share_an_event_loop(children: Children,
 
 
 @pytest.mark.long
-async def test_no_more_children_are_started_than_allowed(children: Children, tasks: ModuleType) -> None:
-    pids = await asyncio.gather(*(result(children, tasks.pid) for _ in range(6)))
+async def test_no_more_children_are_started_than_allowed(
+    children: Children, tasks: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children_module, "_CORES", 6)
+    others = own_processes()
 
-    assert len(set(pids)) <= 2
+    await asyncio.gather(*(result(children, tasks.pid) for _ in range(6)))
+
+    assert len(own_processes() - others) <= 2
+
+
+@pytest.fixture
+async def many() -> AsyncIterator[Children]:
+    children = Children(20, desk_of(), lambda: NOWHERE, Facts())
+    yield children
+    await children.close()
+
+
+async def test_a_flood_of_small_bodies_starts_no_more_children_than_there_are_cores(
+    many: Children, tasks: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children_module, "_CORES", 2)
+    monkeypatch.setattr(children_module, "_LONG_SECONDS", 3600)  # however slow the machine is, none waits for long
+    others = own_processes()
+
+    await asyncio.gather(*(result(many, tasks.pid) for _ in range(40)))
+
+    assert len(own_processes() - others) <= 2
+
+
+async def test_bodies_that_wait_get_a_child_each(
+    many: Children, tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children_module, "_CORES", 1)
+    (tmp_path / "met").mkdir()
+
+    outcomes = await asyncio.gather(*(run(many, tasks.meet, tmp_path / "met", 4) for _ in range(4)))
+
+    assert [type(outcome) for outcome in outcomes] == [Succeeded] * 4
+
+
+@pytest.fixture
+async def one() -> AsyncIterator[Children]:
+    children = Children(1, desk_of(), lambda: NOWHERE, Facts())
+    yield children
+    await children.close()
+
+
+@pytest.mark.long
+async def test_jobs_get_a_child_in_the_order_in_which_they_came(one: Children, tasks: ModuleType) -> None:
+    ended: list[int] = []
+
+    async def noted(number: int) -> None:
+        await run(one, tasks.pid)
+        ended.append(number)
+
+    await asyncio.gather(*(noted(number) for number in range(9)))
+
+    assert ended == list(range(9))
+
+
+async def test_who_no_longer_waits_for_a_child_is_passed_over(one: Children, tasks: ModuleType, tmp_path: Path) -> None:
+    running = asyncio.create_task(result(one, tasks.wait_for, tmp_path / "go"))
+    waiting = [asyncio.create_task(result(one, tasks.pid)) for _ in range(3)]
+    await until(lambda: len(one._waiting) == 3, what="one runs, and three wait")
+
+    waiting[0].cancel()
+    waiting[1].cancel()
+    (tmp_path / "go").touch()
+
+    assert await waiting[2] == await running
+    assert [task.cancelled() for task in waiting] == [True, True, False]
+
+
+@pytest.fixture
+def given(one: Children, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What is to be done in the next moments in which a child is given to a job that waits, before that job knows."""
+    calls: list[Callable[[], object]] = []
+    keep = one._keep
+
+    def keep_and_call(child: Any) -> None:
+        keep(child)
+        if calls:
+            calls.pop(0)()
+
+    monkeypatch.setattr(one, "_keep", keep_and_call)
+    return calls
+
+
+async def test_a_child_that_was_given_to_a_job_in_the_moment_of_its_cancellation_goes_to_the_next(
+    one: Children, tasks: ModuleType, tmp_path: Path, given: list[Callable[[], object]]
+) -> None:
+    running = asyncio.create_task(result(one, tasks.wait_for, tmp_path / "go"))
+    cancelled, waiting = [asyncio.create_task(result(one, tasks.pid)) for _ in range(2)]
+    await until(lambda: len(one._waiting) == 2, what="one runs, and two wait")
+
+    given.append(cancelled.cancel)
+    (tmp_path / "go").touch()
+
+    assert await waiting == await running
+    assert cancelled.cancelled()
+
+
+@pytest.mark.long
+async def test_a_child_that_dies_while_it_is_given_to_a_job_costs_no_attempt(
+    one: Children, tasks: ModuleType, tmp_path: Path, given: list[Callable[[], object]]
+) -> None:
+    pid = int(await result(one, tasks.pid) or 0)
+    running = asyncio.create_task(run(one, tasks.wait_for, tmp_path / "go"))
+    waiting = asyncio.create_task(result(one, tasks.pid))
+    await until(lambda: len(one._waiting) == 1, what="one runs, and one waits")
+
+    given.append(lambda: os.kill(pid, signal.SIGKILL))
+    (tmp_path / "go").touch()
+
+    assert isinstance(await running, Succeeded)
+    assert int(await waiting or 0) != pid
+
+
+async def test_who_asked_for_a_child_that_cannot_be_started_is_told(
+    children: Children, tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(sys, "executable", str(tmp_path / "no python"))
+        with pytest.raises(FileNotFoundError):
+            await run(children, tasks.pid)
+
+    assert isinstance(await run(children, tasks.pid), Succeeded)
+
+
+HANGING = """
+import time
+from rota import Rota
+from rota.jobs.places import loading
+
+app = Rota("postgresql://nobody@127.0.0.1:1/nowhere")
+
+@app.task(executor="process")
+def unreached() -> None: ...
+
+if loading.get():
+    time.sleep(3600)
+"""
+
+
+async def test_a_close_ends_the_children_that_are_just_started(
+    children: Children, load: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children_module, "_CORES", 1)
+    hanging = load("hanging_tasks", HANGING)
+    others = own_processes()
+    waiting = [asyncio.create_task(run(children, hanging.unreached)) for _ in range(2)]
+    await until(lambda: own_processes() - others, what="one is started, and both wait")
+
+    await children.close()
+    await asyncio.wait(waiting)
+
+    assert [task.cancelled() for task in waiting] == [True, True]
+    assert own_processes() <= others
+
+
+@pytest.mark.long
+async def test_a_close_ends_a_child_that_is_started_for_a_job_that_got_another(
+    children: Children,
+    tasks: ModuleType,
+    load: Callable[..., ModuleType],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(children_module, "_CORES", 2)
+    hanging = load("hanging_tasks", HANGING)
+    others = own_processes()
+    running = asyncio.create_task(run(children, tasks.wait_for, tmp_path / "go"))
+    await until(lambda: children._children and not children._starts, what="a child is there")
+    held = asyncio.create_task(run(children, hanging.unreached))
+    await until(lambda: len(own_processes() - others) == 2, what="another one is started")
+    (tmp_path / "go").touch()
+    await running
+    held.cancel()
+    await asyncio.wait([held])
+    assert len(own_processes() - others) == 1
+
+    await children.close()
+
+    assert own_processes() <= others
+
+
+async def test_no_more_children_are_started_at_a_time_than_there_are_cores(
+    many: Children, load: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children_module, "_CORES", 2)
+    monkeypatch.setattr(children_module, "_LONG_SECONDS", 0)
+    hanging = load("hanging_tasks", HANGING)
+
+    waiting = [asyncio.create_task(run(many, hanging.unreached)) for _ in range(6)]
+    await until(lambda: len(many._waiting) == 6, what="all wait")
+
+    assert len(many._starts) == 2
+    await many.close()
+    await asyncio.wait(waiting)
+
+
+async def test_a_start_that_hangs_holds_up_nobody_else_and_goes_with_the_job_it_was_made_for(
+    children: Children, tasks: ModuleType, load: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children_module, "_CORES", 1)
+    monkeypatch.setattr(children_module, "_SLOW_SECONDS", 0.1)
+    hanging = load("hanging_tasks", HANGING)
+    others = own_processes()
+    held = asyncio.create_task(run(children, hanging.unreached))
+    await until(lambda: own_processes() - others, what="a child is started")
+
+    pid = await result(children, tasks.pid)
+    held.cancel()
+
+    await until(lambda: own_processes() - others == {pid}, what="the one that hangs is gone")
+    assert held.cancelled()
 
 
 @pytest.mark.parametrize(
@@ -673,6 +894,18 @@ async def test_a_child_that_dies_at_its_start_costs_an_attempt_unless_the_worker
     assert isinstance(handed_back, HandedBack)
 
 
+@pytest.mark.long
+async def test_a_child_that_dies_at_its_start_costs_nobody_else_an_attempt(
+    children: Children, tasks: ModuleType, load: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children_module, "_CORES", 1)
+    deadly = load("deadly_tasks", DEADLY)
+
+    outcomes = await asyncio.gather(*(run(children, task) for task in [deadly.unreached, tasks.pid] * 3))
+
+    assert [type(outcome) for outcome in outcomes] == [Lost, Succeeded] * 3
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.long
 async def test_a_signal_from_elsewhere_is_left_to_the_worker(
@@ -782,7 +1015,11 @@ async def test_a_child_that_is_on_its_way_out_is_told_nothing_more(
 
 
 def own_processes() -> set[str]:
-    return {pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+    pids: set[str] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            pids.update((thread / "children").read_text().split())
+    return pids
 
 
 @pytest.mark.long

@@ -32,7 +32,7 @@ from rota.failure import describe
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
-from rota.jobs.errand import Errand, line, written, written_failure
+from rota.jobs.errand import Errand, Sought, line, written, written_failure
 from rota.jobs.execute import call_of, counted, known_secrets_of, outcome_of, secrets_of, success_of
 from rota.jobs.logs.capture import capturing
 from rota.jobs.logs.notes import Notes
@@ -97,7 +97,7 @@ class _Child:
     def __init__(self, worker: socket.socket) -> None:
         self._worker = worker
         self._main = threading.get_ident()
-        self._errands: SimpleQueue[Errand | None] = SimpleQueue()
+        self._errands: SimpleQueue[Errand | Sought | None] = SimpleQueue()
         self._runner = asyncio.Runner()  # one loop for all bodies, so that what one opened serves the next
         self._tasks: dict[str, tuple[Task[..., Any], _App]] = {}
         self._databases: dict[_App, tuple[str, str]] = {}
@@ -119,7 +119,7 @@ class _Child:
         threading.Thread(target=self._listen, name="rota-line", daemon=True).start()
         try:
             while (errand := self._errands.get()) is not None:
-                answer = contextvars.copy_context().run(self._answer, errand)
+                answer = contextvars.copy_context().run(self._attend, errand)
                 _flush()
                 if self._ending:
                     break
@@ -144,7 +144,10 @@ class _Child:
                 if "job" in message:
                     self._busy = True
                     self._errands.put(Errand.from_message(message))
-                elif "path" in message:
+                elif "task" in message:
+                    self._busy = True
+                    self._errands.put(Sought.from_message(message))
+                elif "argv" in message:
                     sys.path[:], sys.argv[:] = message["path"], message["argv"]
                 elif "stopping" in message:
                     self._stopping = True
@@ -173,9 +176,17 @@ class _Child:
         except OSError:
             os._exit(1)  # the worker is gone
 
+    def _attend(self, errand: Errand | Sought) -> dict[str, Any]:
+        return self._load_ahead(errand) if isinstance(errand, Sought) else self._answer(errand)
+
+    def _load_ahead(self, sought: Sought) -> dict[str, Any]:
+        with contextlib.suppress(_Missing):  # who sends a job of it is told why
+            self._found(sought)
+        return {"ready": True}
+
     def _answer(self, errand: Errand) -> dict[str, Any]:
         try:
-            task, app = self._found(errand)
+            task, app = self._found(errand.sought)
         except _Missing as missing:
             return {"missing": str(missing), "trace": missing.trace}
         if self._databases.get(app) != (errand.dsn, errand.schema):
@@ -204,10 +215,10 @@ class _Child:
         task, app = self._tasks[job.task]
         return known_secrets_of(task, job, app.codec)
 
-    def _found(self, errand: Errand) -> tuple[Task[..., Any], _App]:
-        if errand.job.task not in self._tasks:
-            self._tasks[errand.job.task] = _find(errand)
-        return self._tasks[errand.job.task]
+    def _found(self, sought: Sought) -> tuple[Task[..., Any], _App]:
+        if sought.task not in self._tasks:
+            self._tasks[sought.task] = _find(sought)
+        return self._tasks[sought.task]
 
     def _run(self, task: Task[..., Any], app: _App, errand: Errand) -> dict[str, Any]:
         job, desk = errand.job, self._desks[app]
@@ -295,10 +306,10 @@ class _Child:
         self._runner.close()
 
 
-def _find(errand: Errand) -> tuple[Task[..., Any], _App]:
-    """The task of an errand, and the app it belongs to. Raises _Missing."""
+def _find(sought: Sought) -> tuple[Task[..., Any], _App]:
+    """The task, and the app it belongs to. Raises _Missing."""
     problems, traces = [], [""]
-    for place in errand.places:
+    for place in sought.places:
         try:
             module = load(place)
         except _Ended:
@@ -308,9 +319,9 @@ def _find(errand: Errand) -> tuple[Task[..., Any], _App]:
             problems.append(f"loading {place} raised {failure.type}: {failure.message}")
             traces.append(failure.trace)
             continue
-        task = _task_in(module, errand)
+        task = _task_in(module, sought)
         if task is None:
-            problems.append(f"{place} holds no task {errand.job.task!r} once it is loaded")
+            problems.append(f"{place} holds no task {sought.task!r} once it is loaded")
             continue
         try:
             return task, cast(_App, task.home)
@@ -319,10 +330,10 @@ def _find(errand: Errand) -> tuple[Task[..., Any], _App]:
     raise _Missing("; ".join(problems), "".join(traces[:2]))
 
 
-def _task_in(module: ModuleType, errand: Errand) -> Task[..., Any] | None:
-    name = errand.job.task
+def _task_in(module: ModuleType, sought: Sought) -> Task[..., Any] | None:
+    name = sought.task
     found: Any = module
-    for part in errand.path.split("."):
+    for part in sought.path.split("."):
         found = inspect.getattr_static(found, part, None)
     if isinstance(found, Task) and found.name == name:
         return found

@@ -5,57 +5,73 @@ most bodies. It is ended, and replaced by the next need, when its body outstays 
 which interrupts the body so that it can clean up, and killed when that does not help. One that dies by itself, by a crash or
 for want of memory, takes down its own job and nothing else; that attempt is lost.
 
-No child outlives its worker: see `child`. It leads a session and a process group of its own, so that Ctrl-C reaches the
-worker alone, and so that what a body started and left behind goes with it.
+Jobs wait for a child in the order in which they came, and get the first that is free: one that another job leaves, or one that was
+started beside. As long as there are fewer children than cores, a job that finds none free has one started at once. More than that
+start each other's starts only slower, and small bodies never need them: they come when a job has waited for a while nevertheless,
+as bodies that wait for something themselves would have it, and never more at a time than there are cores. A start that takes long
+holds up nobody but the job it was made for.
+
+No child outlives its worker: see `child`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import contextvars
 import os
 import random
-import signal
-import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Self
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from rota.errors import ConfigurationError, RotaError
 from rota.facts import Facts, JobRaisedAfterSuccess, ResourceAwaited
-from rota.failure import Failure
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.definition import Task
-from rota.jobs.errand import LINE_LIMIT, Errand, failure_from, line, outcome_from
+from rota.jobs.errand import Errand, Sought, failure_from, outcome_from
 from rota.jobs.execute import outcome_of, timed_out
 from rota.jobs.logs.level import OFF
 from rota.jobs.logs.notes import Notes
 from rota.jobs.logs.send import lines_from
-from rota.jobs.outcome import HandedBack, Lost, Outcome, Snoozed
-from rota.jobs.places import Place, loading, place_of
+from rota.jobs.outcome import HandedBack, Outcome, Snoozed
+from rota.jobs.places import loading, place_of
 from rota.jobs.running import Desk, Held
+from rota.jobs.spawn import Child
 from rota.postgres.dsn import Dsn
 
 __all__ = ["Children"]
 
+# What this process may use.
+_CORES = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+# How long a job waits for a child of others before there is one more than cores: a third of what a start takes.
+_LONG_SECONDS = 0.1
+# A start that takes longer hangs, for all one knows: it is no reason for others not to start.
+_SLOW_SECONDS = 5.0
 # How long a body may clean up when its time is up or someone cancels it.
 _PATIENCE_SECONDS = 5.0
 # And when it is handed back: another worker has the job in a moment, and by then it must be gone.
 _HURRY_SECONDS = 0.3
 # Idle for so long, a child is not worth its memory.
 _IDLE_SECONDS = 60.0
-# What closing its connections may take a child that has nothing to do.
-_LEAVE_SECONDS = 2.0
 # When a job is tried again whose child could not open a resource.
 _UNOPENED_SECONDS = 5.0
-# What a child said last may still be on its way when its end is known.
-_LAST_WORDS_SECONDS = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class _Wait:
+    """A job that waits for a child."""
+
+    sought: Sought
+    since: float
+    child: asyncio.Future[Child]
 
 
 class Children:
-    """The children of one worker, at most `limit`. Belongs to the event loop of that worker."""
+    """The children of one worker, at most `limit` besides those on their way out. Belongs to the event loop of that worker."""
 
     def __init__(
         self, limit: int, desk: Desk, address: Callable[[], Dsn], facts: Facts, notes: Notes | None = None
@@ -69,37 +85,45 @@ class Children:
         self._address = address
         self._facts = facts
         self._notes = notes
-        self._free = asyncio.Semaphore(limit)
-        self._children: set[_Child] = set()
-        self._idle: dict[_Child, asyncio.TimerHandle] = {}  # with their retirement, the last used one last
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._children: set[Child] = set()
+        self._idle: dict[Child, float] = {}  # with the time since which they are, the last used one last
+        self._leaving: dict[Child, asyncio.Task[None]] = {}
+        self._waiting: deque[_Wait] = deque()  # whoever is done with it may still be in there, and is passed over
+        self._starts: dict[asyncio.Task[Child], _Wait] = {}  # with the job that each was made for
+        self._slow_starts: dict[asyncio.Task[Child], _Wait] = {}
+        self._served_since = 0.0  # when there was a child, and none before
+        self._next_look: asyncio.TimerHandle | None = None
+        self._next_retirement: asyncio.TimerHandle | None = None
         self._stopping = False
-        self._places: dict[str, tuple[Place, ...]] = {}
+        self._sought: dict[str, Sought] = {}
 
     async def run(self, task: Task[..., Any], job: ClaimedJob, attempt: Held, trace: str | None = None) -> Outcome:
         """Run the body in a child, to its end, as part of this trace. When this returns or raises, nothing of it runs any more.
 
         Cancelled, it ends the child before it raises; cancelled once more, it does not wait for the body to clean up.
         """
-        async with self._free:
-            errand = self._errand(task, job, trace)
-            while True:
-                known = self._take()
-                child = known or await self._start()
-                try:
-                    with child.logging(lambda said: self._note(attempt, said)):
-                        outcome = await self._answer(child, task, errand)
-                except BaseException:
-                    await child.end(_PATIENCE_SECONDS if attempt.told == "cancelled" else _HURRY_SECONDS)
-                    raise
-                self._keep(child)
-                if outcome is not None:
-                    return outcome
-                if self._stopping:
-                    return HandedBack(job)  # whoever stops this worker may have meant its children too
-                if known is None:
-                    return child.lost(job)
-                # one that died while it had nothing to do: the body has not begun, and another child may run it
+        errand = self._errand(task, job, trace)
+        died = False
+        while True:
+            child = await self._free_child(errand.sought)
+            try:
+                with child.logging(lambda said: self._note(attempt, said)):
+                    outcome = await self._answer(child, task, errand)
+            except BaseException:
+                await child.end(_PATIENCE_SECONDS if attempt.told == "cancelled" else _HURRY_SECONDS)
+                raise
+            self._keep(child)
+            if outcome is not None:
+                return outcome
+            if self._stopping:
+                return HandedBack(job)  # whoever stops this worker may have meant its children too
+            if died or not child.ready:
+                return child.lost(job)
+            # one that died while it had nothing to do: the body has not begun, and another child may run it; but if that one
+            # dies too, it is what the job makes it load
+            died = True
 
     def stopping(self) -> None:
         """Tell the bodies that the worker drains: `job.stopping` is true, and the next checkpoint ends the attempt."""
@@ -108,49 +132,119 @@ class Children:
             child.say({"stopping": True})
 
     async def close(self) -> None:
-        """End all children. Those with nothing to do close what they opened; a body that still runs is not waited for."""
-        for retirement in self._idle.values():
-            retirement.cancel()
+        """End all children. Those with nothing to do close what they opened; a body that still runs is not waited for, and a
+        job that still waits for a child is cancelled."""
+        for timer in (self._next_look, self._next_retirement):
+            if timer is not None:
+                timer.cancel()
+        self._next_look = self._next_retirement = None
+        for wait in self._waiting:
+            wait.child.cancel()
+        starts = [*self._starts, *self._slow_starts]
+        for starting in starts:
+            starting.cancel()
         ending = [child.leave() if child in self._idle else child.end(0) for child in self._children]
         self._idle.clear()
-        await asyncio.gather(*ending, *self._leaving)
+        await asyncio.gather(*ending, *self._leaving.values())
+        if starts:
+            await asyncio.wait(starts)
 
     def _errand(self, task: Task[..., Any], job: ClaimedJob, trace: str | None) -> Errand:
-        if task.name not in self._places:
-            self._places[task.name] = _places(task)
-        path = getattr(task.function, "__qualname__", "")
+        sought = self._sought.get(task.name)
+        if sought is None:
+            sought = self._sought[task.name] = _sought(task)
         level = OFF if self._notes is None else self._notes.level_of(task.name)
-        return Errand(
-            job,
-            self._places[task.name],
-            path,
-            self._desk.database.schema,
-            self._address().conninfo,
-            trace,
-            None if level == OFF else level,
-        )
+        dsn, schema = self._address().conninfo, self._desk.database.schema
+        return Errand(job, sought, schema, dsn, trace, None if level == OFF else level)
 
     def _note(self, attempt: Held, said: dict[str, Any]) -> None:
         # something that an earlier body left behind in the child may still log
         if self._notes is not None and said["token"] == attempt.claim.token:
             self._notes.add(attempt, lines_from(said))
 
-    def _take(self) -> _Child | None:
-        if not self._idle:
-            return None
-        child, retirement = self._idle.popitem()
-        retirement.cancel()
-        return child
+    async def _free_child(self, sought: Sought) -> Child:
+        """The next child that is free. One that is gone, and was never ready, died over this task."""
+        if self._idle:
+            return self._idle.popitem()[0]
+        wait = _Wait(sought, self._loop.time(), self._loop.create_future())
+        self._waiting.append(wait)
+        if self._next_look is None:
+            self._look()
+        try:
+            return await wait.child
+        except BaseException:
+            if wait.child.done() and not wait.child.cancelled() and wait.child.exception() is None:
+                self._keep(wait.child.result())  # it was given this one in the moment in which it was cancelled
+            else:
+                self._leave_the_queue(wait)
+            raise
 
-    async def _start(self) -> _Child:
-        child = await _Child.start()
-        self._children.add(child)
-        child.when_gone(lambda: self._forget(child))
-        if self._stopping:
-            child.say({"stopping": True})
-        return child
+    def _leave_the_queue(self, wait: _Wait) -> None:
+        with contextlib.suppress(ValueError):
+            self._waiting.remove(wait)
+        for starting, made_for in [*self._starts.items(), *self._slow_starts.items()]:
+            if made_for is wait:
+                starting.cancel()  # it may be this task that it hangs over
+        self._look()
 
-    async def _answer(self, child: _Child, task: Task[..., Any], errand: Errand) -> Outcome | None:
+    def _look(self) -> None:
+        """Start what those who wait need. To be called when that may have changed; when time alone does, it calls itself."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+        waiting = [wait for wait in self._waiting if not wait.child.done()]
+        while len(self._starts) < min(len(waiting), _CORES) and (count := self._count()) < self._limit:
+            if count >= _CORES:
+                # who has waited while there was no child at all has not learnt that there are too few
+                due_at = max(waiting[0].since, self._served_since) + _LONG_SECONDS
+                if self._loop.time() < due_at:
+                    self._next_look = self._loop.call_at(due_at, self._look)
+                    return
+            started_for = self._starts.values()
+            self._start(next(wait for wait in waiting if wait not in started_for))
+
+    def _count(self) -> int:
+        return len(self._children - self._leaving.keys()) + len(self._starts) + len(self._slow_starts)
+
+    def _start(self, wait: _Wait) -> None:
+        # in a context of its own: it is nothing of this job's that others will run in
+        starting = asyncio.create_task(Child.start(wait.sought), context=contextvars.Context())
+        self._starts[starting] = wait
+        slow = self._loop.call_later(_SLOW_SECONDS, self._take_for_slow, starting)
+        starting.add_done_callback(lambda _: slow.cancel())
+        starting.add_done_callback(self._started)
+
+    def _take_for_slow(self, starting: asyncio.Task[Child]) -> None:
+        """Let this start and the job it was made for wait for each other, and nobody else for them."""
+        self._slow_starts[starting] = self._starts.pop(starting)
+        with contextlib.suppress(ValueError):
+            self._waiting.remove(self._slow_starts[starting])
+        self._look()
+
+    def _started(self, starting: asyncio.Task[Child]) -> None:
+        slow = self._slow_starts.pop(starting, None)
+        wait = slow or self._starts.pop(starting)
+        if starting.cancelled():
+            wait.child.cancel()
+        elif (error := starting.exception()) is not None:
+            if not wait.child.done():
+                wait.child.set_exception(error)
+        elif not (child := starting.result()).ready:
+            if not wait.child.done():
+                wait.child.set_result(child)  # it is the death of this one, and of nobody who was luckier
+        else:
+            if not self._children:
+                self._served_since = self._loop.time()
+            self._children.add(child)
+            child.when_gone(lambda: self._forget(child))
+            if self._stopping:
+                child.say({"stopping": True})
+            if slow is not None:
+                self._waiting.appendleft(slow)
+            self._keep(child)
+        self._look()
+
+    async def _answer(self, child: Child, task: Task[..., Any], errand: Errand) -> Outcome | None:
         """What became of the job; None if the child died before the body began."""
         job, timeout = errand.job, task.options.timeout
         child.say(errand.to_message())
@@ -179,166 +273,42 @@ class Children:
             self._facts.emit(JobRaisedAfterSuccess(job.id, job.task, job.attempt, error))
         return outcome_from(said, job)
 
-    def _keep(self, child: _Child) -> None:
-        """Keep a child for the next job, if it is still there, and not for ever."""
+    def _keep(self, child: Child) -> None:
+        """Give a child to the job that has waited longest, if it is still there, or keep it for the next; not for ever."""
         if child.gone:
             child.hang_up()
-        else:
-            self._idle[child] = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._retire, child)
+            return
+        while self._waiting:
+            wait = self._waiting.popleft()
+            if not wait.child.done():
+                wait.child.set_result(child)
+                return
+        self._idle[child] = self._loop.time()
+        if self._next_retirement is None:
+            self._next_retirement = self._loop.call_later(_IDLE_SECONDS, self._retire)
 
-    def _forget(self, child: _Child) -> None:
+    def _forget(self, child: Child) -> None:
         self._children.discard(child)
-        if (retirement := self._idle.pop(child, None)) is not None:
-            retirement.cancel()
+        if self._idle.pop(child, None) is not None:
             child.hang_up()
+        self._look()
 
-    def _retire(self, child: _Child) -> None:
-        del self._idle[child]
-        leaving = asyncio.ensure_future(child.leave())
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
+    def _retire(self) -> None:
+        """Let those go that were idle for too long."""
+        self._next_retirement = None
+        for child, since in list(self._idle.items()):
+            if self._loop.time() < since + _IDLE_SECONDS:
+                self._next_retirement = self._loop.call_at(since + _IDLE_SECONDS, self._retire)
+                return
+            del self._idle[child]
+            self._let_go(child)
 
-
-class _Child:
-    """One child process, from its start to its end."""
-
-    def __init__(
-        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._process = process
-        self._reader = reader
-        self._writer = writer
-        self._leaving = False
-        self._logged: Callable[[dict[str, Any]], None] = _ignore
-        self._exit = asyncio.ensure_future(self._watch())
-
-    @classmethod
-    async def start(cls) -> Self:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=LINE_LIMIT)
-            try:
-                # From this thread: Linux counts the end of the thread that starts a child as the death of its parent.
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-P",  # a file in the current folder does not stand in for a module of ours
-                    "-m",
-                    "rota.jobs.child",
-                    str(theirs.fileno()),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,  # a process group alone is more than uvloop can do
-                )
-            except BaseException:
-                writer.close()
-                raise
-        child = cls(process, reader, writer)
-        child.say({"path": sys.path, "argv": sys.argv})
-        return child
-
-    @property
-    def gone(self) -> bool:
-        return self._exit.done()
-
-    def when_gone(self, call: Callable[[], None]) -> None:
-        self._exit.add_done_callback(lambda _: call())
-
-    def say(self, message: dict[str, Any]) -> None:
-        """Tell it something, if it still listens."""
-        if not self._leaving and not self._writer.is_closing():
-            self._writer.write(line(message))
-
-    @contextlib.contextmanager
-    def logging(self, logged: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-        """Hand over the lines that it sends, for the length of a block."""
-        self._logged = logged
-        try:
-            yield
-        finally:
-            self._logged = _ignore
-
-    async def hear(self, timeout: float | None = None) -> dict[str, Any] | None:
-        """What it says next; None when it is gone. Raises TimeoutError."""
-        reading = asyncio.ensure_future(self._read())
-        try:
-            await asyncio.wait({reading, self._exit}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if self.gone:
-                # not for ever: a process that it forked may hold the line
-                await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)
-            elif not reading.done():
-                raise TimeoutError
-            said = reading.result() if reading.done() else None
-        finally:
-            reading.cancel()
-        if said is None:
-            # it hung up, and ends
-            await asyncio.wait({self._exit}, timeout=_LAST_WORDS_SECONDS)
-            await self.end(0)
-        return said
-
-    def lost(self, job: ClaimedJob, seconds: float = 0.0) -> Lost:
-        code = self._exit.result()
-        when = f"{seconds:.1f} s after the body began" if seconds else "before the body began"
-        text = f"the process that ran it (pid {self._process.pid}) {_ending(code)}, {when}{_advice(code)}"
-        return Lost(job, Failure("ProcessDied", text, ""), seconds)
-
-    async def end(self, patience: float) -> None:
-        """Interrupt its body, kill it if it does not end within `patience`, and return when it is gone.
-
-        Cancelled meanwhile, it kills the child at once; it raises that when the child is gone.
-        """
-        if patience:
-            self.say({"end": True})
-        await self._gone_after(patience)
-
-    async def leave(self) -> None:
-        """Let it end by itself, as it has nothing to do."""
-        self._leaving = True
-        with contextlib.suppress(OSError):
-            self._writer.write_eof()
-        await self._gone_after(_LEAVE_SECONDS)
-
-    def hang_up(self) -> None:
-        self._writer.close()
-
-    async def _gone_after(self, patience: float) -> None:
-        cancelled: asyncio.CancelledError | None = None
-        while not self.gone:
-            try:
-                await asyncio.wait({self._exit}, timeout=patience)
-            except asyncio.CancelledError as error:
-                cancelled = error
-            if not self.gone:
-                self._kill()
-                patience = _PATIENCE_SECONDS
-        self.hang_up()
-        if cancelled is not None:
-            raise cancelled
-
-    async def _read(self) -> dict[str, Any] | None:
-        with contextlib.suppress(OSError):
-            while (said := await self._reader.readline()).endswith(b"\n"):
-                message: dict[str, Any] = json.loads(said)
-                if "lines" not in message:
-                    return message
-                self._logged(message)
-        return None
-
-    async def _watch(self) -> int:
-        code = await self._process.wait()
-        self._kill()  # what it started in its group and left behind
-        return code
-
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+    def _let_go(self, child: Child) -> None:
+        leaving = self._leaving[child] = asyncio.create_task(child.leave())
+        leaving.add_done_callback(lambda _: self._leaving.pop(child))
 
 
-def _ignore(said: dict[str, Any]) -> None:
-    pass
-
-
-def _places(task: Task[..., Any]) -> tuple[Place, ...]:
+def _sought(task: Task[..., Any]) -> Sought:
     """Where a child may find a task: where its function is, or else where its app is, which may be what brings it about."""
     home = task.home
     holders = [
@@ -346,7 +316,8 @@ def _places(task: Task[..., Any]) -> tuple[Place, ...]:
         for name, module in list(sys.modules.items())
         if any(value is home for value in list(getattr(module, "__dict__", {}).values()))
     ]
-    return tuple(place_of(name) for name in dict.fromkeys([task.function.__module__, *holders]))
+    places = tuple(place_of(name) for name in dict.fromkeys([task.function.__module__, *holders]))
+    return Sought(task.name, places, getattr(task.function, "__qualname__", ""))
 
 
 def _not_found(task: Task[..., Any], missing: str, trace: str) -> ConfigurationError:
@@ -357,21 +328,3 @@ def _not_found(task: Task[..., Any], missing: str, trace: str) -> ConfigurationE
     if trace:
         error.add_note(trace)
     return error
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"
-
-
-def _advice(code: int) -> str:
-    if code >= 0:
-        return ": something in it called os._exit(), or broke the interpreter"
-    if -code == signal.SIGKILL:
-        return ": out of memory? The kernel's log tells"
-    if -code in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
-        return ": native code crashed; where it was is on the worker's standard error"
-    return ""

@@ -2,10 +2,11 @@
 
 Messages are JSON, one to a line, on a socket that nobody but the two holds; nothing is ever unpickled. To the child go
 
-    {"path": [...], "argv": [...]}      first: how this process finds modules
-    {"job": {...}, "places": [...], …}  an errand; the next one comes when this one is answered
-    {"stopping": true}                  the worker drains
-    {"end": true}                       end now: the body is interrupted
+    {"path": [...], "argv": [...]}        first: how this process finds modules
+    {"task": "name", "places": [...], …}  a task to load ahead; answered by {"ready": true}, found or not
+    {"job": {...}, "places": [...], …}    an errand; the next one comes when this one is answered
+    {"stopping": true}                    the worker drains
+    {"end": true}                         end now: the body is interrupted
 
 and from it come, for each errand, `{"begun": true}` when the body is about to be called, and one answer: an outcome, or
 `{"missing": "why", "trace": "..."}` when the task cannot be found, or `{"unopened": "why"}` when a resource that the task wants
@@ -37,6 +38,7 @@ from rota.jobs.places import Place
 __all__ = [
     "LINE_LIMIT",
     "Errand",
+    "Sought",
     "failure_from",
     "line",
     "outcome_from",
@@ -49,12 +51,28 @@ LINE_LIMIT = 2**28
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """One job. Its task is what stands at `path`, or is registered under its name, in the first place that has it."""
+class Sought:
+    """A task to be found: what stands at `path`, or is registered under its name, in the first place that has it."""
 
-    job: ClaimedJob
+    task: str
     places: tuple[Place, ...]
     path: str
+
+    def to_message(self) -> dict[str, Any]:
+        return {"task": self.task, "places": self.places, "path": self.path}
+
+    @classmethod
+    def from_message(cls, message: dict[str, Any]) -> Sought:
+        places = tuple(Place(*place) for place in message["places"])
+        return cls(message["task"], places, message["path"])
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """One job of a task."""
+
+    job: ClaimedJob
+    sought: Sought
     schema: str
     dsn: str = field(repr=False)  # with its password: this is the only way it goes
     trace: str | None = None  # of the attempt, where someone traces
@@ -64,17 +82,16 @@ class Errand:
         slot_at = self.job.slot_at and self.job.slot_at.isoformat()
         # the line it is in is nothing to the body
         job = self.job._asdict() | {"slot_at": slot_at, "line": None}
-        errand = {"job": job, "places": self.places, "path": self.path, "schema": self.schema, "dsn": self.dsn}
-        return errand | {"trace": self.trace, "logs": self.logs}
+        errand = {"job": job, "schema": self.schema, "dsn": self.dsn, "trace": self.trace, "logs": self.logs}
+        return errand | self.sought.to_message()
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> Errand:
         claim = message["job"]
         slot_at = claim["slot_at"] and datetime.fromisoformat(claim["slot_at"])
         job = ClaimedJob(**claim | {"slot_at": slot_at})
-        places = tuple(Place(*place) for place in message["places"])
-        told = {name: message[name] for name in ("path", "schema", "dsn", "trace", "logs")}
-        return cls(job, places, **told)
+        told = {name: message[name] for name in ("schema", "dsn", "trace", "logs")}
+        return cls(job, Sought.from_message(message), **told)
 
 
 def line(message: dict[str, Any]) -> bytes:
