@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg
-from psycopg.sql import SQL, Identifier
 
 from rota.postgres.connection import OwnConnection
+from rota.postgres.query import identifier
 
 __all__ = ["Listener"]
 
@@ -46,7 +46,7 @@ class Listener:
 
         connection.add_notify_handler(lambda note: self.heard(note.payload))
         connection.listen = listen
-        await connection.execute(SQL("listen {}").format(Identifier(self.channel)), prepare=False)
+        await connection.execute(f"/* rota:listen */ listen {identifier(self.channel)}".encode(), prepare=False)
 
     def hand_on(self, connection: OwnConnection) -> None:
         """What was read, and is no part of an answer."""
