@@ -21,7 +21,7 @@ from psycopg.errors import DataError, Error, SerializationFailure
 from psycopg.pq import Format
 from psycopg.rows import tuple_row
 
-from rota.postgres.connection import IDLE_LIMIT, Own, is_direct, is_stale_plan
+from rota.postgres.connection import IDLE_LIMIT, BoundedConnection, Own, OwnConnection, is_direct, is_stale_plan
 from rota.postgres.look import is_setting_up
 from rota.postgres.query import Copy, CopySteps, Query, Row, Steps, Unreadable
 from rota.postgres.spent import spend
@@ -148,10 +148,11 @@ def _is_strict(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
 
 async def _alone(connection: AsyncConnection[Any], schema: str, query: Query[Any]) -> list[Row]:
     if not _is_strict(connection):
-        # a block where the driver would open one, so that a commit which is refused shows here
-        block = contextlib.nullcontext() if connection.autocommit else connection.transaction()
         with contextlib.suppress(SerializationFailure):
-            async with block:
+            if connection.autocommit:
+                return await _rows(connection, schema, query)
+            # a block where the driver would open one, so that a commit which is refused shows here
+            async with connection.transaction():
                 return await _rows(connection, schema, query)
     spend(3)
     async with connection.transaction():
@@ -172,36 +173,59 @@ def _alone_sync(connection: Connection[Any], schema: str, query: Query[Any]) -> 
 async def _rows(connection: AsyncConnection[Any], schema: str, query: Query[Any]) -> list[Row]:
     spend()
     text, names = query.statement.numbered(schema)
-    async with AsyncRawCursor(connection, row_factory=tuple_row) as cursor:  # whatever a connection of the user's makes
-        try:
-            await cursor.execute(text, [query.params[name] for name in names], binary=query.binary)
-        except Error as error:
-            if is_stale_plan(error):
-                await connection.close()
+    cursor = _cursor(connection)
+    try:
+        await cursor.execute(text, [query.params[name] for name in names], binary=query.binary)
+    except Error as error:
+        if is_stale_plan(error):
+            await connection.close()
+        raise
+    try:
+        return await cursor.fetchall() if _has_rows(cursor) else []
+    except DataError:
+        if not query.values_apart:
             raise
-        try:
-            return await cursor.fetchall() if _has_rows(cursor) else []
-        except DataError:
-            if not query.values_apart:
-                raise
-            return _apart(cursor)
+        return _apart(cursor)
 
 
 def _rows_sync(connection: Connection[Any], schema: str, query: Query[Any]) -> list[Row]:
     text, names = query.statement.numbered(schema)
-    with RawCursor(connection, row_factory=tuple_row) as cursor:
-        try:
-            cursor.execute(text, [query.params[name] for name in names], binary=query.binary)
-        except Error as error:
-            if is_stale_plan(error):
-                connection.close()
+    cursor = _cursor_sync(connection)
+    try:
+        cursor.execute(text, [query.params[name] for name in names], binary=query.binary)
+    except Error as error:
+        if is_stale_plan(error):
+            connection.close()
+        raise
+    try:
+        return cursor.fetchall() if _has_rows(cursor) else []
+    except DataError:
+        if not query.values_apart:
             raise
-        try:
-            return cursor.fetchall() if _has_rows(cursor) else []
-        except DataError:
-            if not query.values_apart:
-                raise
-            return _apart(cursor)
+        return _apart(cursor)
+
+
+def _cursor(connection: AsyncConnection[Any]) -> AsyncCursor[Any]:
+    """One that makes tuples, whatever a connection of the user's makes.
+
+    Where the session is ours one serves all statements: what a new one has to find out about their values takes a third of the time
+    until a small statement is sent.
+    """
+    if not is_direct(connection):
+        return AsyncRawCursor(connection, row_factory=tuple_row)
+    assert isinstance(connection, OwnConnection)
+    if connection.kept_cursor is None:
+        connection.kept_cursor = AsyncRawCursor(connection, row_factory=tuple_row)
+    return connection.kept_cursor
+
+
+def _cursor_sync(connection: Connection[Any]) -> Cursor[Any]:
+    if not is_direct(connection):
+        return RawCursor(connection, row_factory=tuple_row)
+    assert isinstance(connection, BoundedConnection)
+    if connection.kept_cursor is None:
+        connection.kept_cursor = RawCursor(connection, row_factory=tuple_row)
+    return connection.kept_cursor
 
 
 def _has_rows(cursor: AsyncCursor[Any] | Cursor[Any]) -> bool:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, cast
 
 import psycopg
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
@@ -111,6 +111,8 @@ class OwnConnection(Own, AsyncConnection[TupleRow]):
     """
 
     prompt = False
+    #: what all queries are asked by where the session is ours, see `ask`
+    kept_cursor: AsyncCursor[TupleRow] | None = None
     #: called when there is something to read while nothing is asked, on one that is prompt; see `listening`
     listen: Callable[[], None] | None = None
 
@@ -156,6 +158,7 @@ class BoundedConnection(Own, Connection[TupleRow]):
     """
 
     patience = 30.0
+    kept_cursor: Cursor[TupleRow] | None = None
     #: when the session was last seen to be well, on the clock of `boottime`: nothing had come from the server, no goodbye either
     well_at = 0.0
 
