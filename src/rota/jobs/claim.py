@@ -15,7 +15,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from rota.jobs.job import JobId
-from rota.jobs.lanes import LANES, WAYS, Lane, Look, Start, read_look
+from rota.jobs.lanes import LANES, LANES_OF, WAYS, Lane, Look, Start, read_look
 from rota.postgres.arrays import numbers, texts
 from rota.postgres.query import Query, Row, scalar, statement
 
@@ -250,10 +250,8 @@ _FOUND = """(
                 -- lanes of one priority take turns, each as often as its weight says
                 order by way.priority desc, power(random(), 1 / way.weight) desc
             )"""
-LOOK_AND_CLAIM = statement(
-    "look_and_claim",
-    LANES  # noqa: S608 - all parts are written out here
-    + WAYS
+_LOOK_AND_CLAIM = (
+    WAYS  # noqa: S608 - all parts are written out here
     + """
     , plain as materialized (
         select
@@ -273,8 +271,10 @@ LOOK_AND_CLAIM = statement(
     union all
     select null, null, plain.seconds, null, plain.joins_in, {schema}.now(), null, null, null, null, plain.is_all, taken.*
     from plain, taken
-    """,
+    """
 )
+LOOK_AND_CLAIM = statement("look_and_claim", LANES + _LOOK_AND_CLAIM)
+LOOK_AND_CLAIM_OF = statement("look_and_claim_of", LANES_OF + _LOOK_AND_CLAIM)
 
 
 def look_and_claim(
@@ -294,7 +294,8 @@ def look_and_claim(
         look = read_look([row[:_LOOK_COLUMNS] for row in rows])
         return look, _claimed_by_column(last[_LOOK_COLUMNS + 1 :], token) if last[_LOOK_COLUMNS] else None
 
-    return LOOK_AND_CLAIM.query(
+    look = LOOK_AND_CLAIM if only is None else LOOK_AND_CLAIM_OF
+    return look.query(
         {
             "queues": None if only is None else _known(tuple(only)),
             "tasks": _known(tuple(tasks)),

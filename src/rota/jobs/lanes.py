@@ -19,7 +19,7 @@ from typing import NamedTuple
 from rota.jobs.job import JobId
 from rota.postgres.query import Query, Row, statement
 
-__all__ = ["LANES", "WAYS", "Lane", "Look", "Start", "find_lanes", "read_look", "revisit_lanes"]
+__all__ = ["LANES", "LANES_OF", "WAYS", "Lane", "Look", "Start", "find_lanes", "read_look", "revisit_lanes"]
 
 
 class Start(NamedTuple):
@@ -207,12 +207,42 @@ LANES = """
         ) as next
     )
 """
+#: The same of these queues alone: on the way to them, others may have as many dead entries as they like.
+LANES_OF = """
+    with recursive lane as (
+        select head.queue, head.priority, head.due_at, head.id
+        from (select distinct name from unnest(%(queues)s::text[]) as given(name)) as given
+        cross join lateral (
+            select job.queue, job.priority, job.due_at, job.id
+            from {schema}.jobs as job
+            where job.state = 'queued'
+              and job.queue = given.name
+            order by job.priority desc, job.due_at, job.id
+            limit 1
+        ) as head
+        union all
+        select next.queue, next.priority, next.due_at, next.id
+        from lane
+        cross join lateral (
+            select job.queue, job.priority, job.due_at, job.id
+            from {schema}.jobs as job
+            where job.state = 'queued'
+              and job.queue = lane.queue
+              and job.priority < lane.priority
+            order by job.priority desc, job.due_at, job.id
+            limit 1
+        ) as next
+    )
+"""
 FIND_LANES = statement("find_lanes", LANES + _TOLD)
+FIND_LANES_OF = statement("find_lanes_of", LANES_OF + _TOLD)
 
 
 def find_lanes(queues: Sequence[str] | None) -> Query[Look]:
     """The lanes with something queued, the most urgent first, and how far away the jobs of each are."""
-    return FIND_LANES.query({"queues": None if queues is None else list(queues)}, read=read_look)
+    if queues is None:
+        return FIND_LANES.query({"queues": None}, read=read_look)
+    return FIND_LANES_OF.query({"queues": list(queues)}, read=read_look)
 
 
 REVISIT_LANES = statement(
