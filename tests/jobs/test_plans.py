@@ -34,6 +34,7 @@ from rota.jobs.claim import (
 from rota.jobs.depth import count_open_letters, count_running, lane_heads, queue_depths
 from rota.jobs.enqueue import enqueue_many
 from rota.jobs.facets import count_jobs
+from rota.jobs.glance import glance
 from rota.jobs.job import NewJob, Owner
 from rota.jobs.lanes import Lane, Start, find_lanes
 from rota.jobs.outcome import Retried, Succeeded
@@ -45,6 +46,7 @@ from rota.jobs.tally import COUNT
 from rota.jobs.trends import _series
 from rota.jobs.wanted import Wanted
 from rota.jobs.worker import _PLANNING
+from rota.leases.connect import _CONTROL_SETTINGS
 from rota.leases.members import leave_member
 from rota.postgres.look import look
 from rota.postgres.query import Query, Steps, nothing
@@ -298,6 +300,26 @@ def test_finding_the_lanes_costs_the_same_however_much_waits_in_them(worker: Ses
         <= {"jobs_claimable", "jobs_suspect", "jobs_joining", "lines_ready"}
     )
     assert read.rows <= 3 * LANES  # of each its first job, and the first that is not due
+    assert read.pages <= 50 * LANES
+
+
+def test_finding_the_lanes_of_a_queue_reads_nothing_of_the_others(worker: Session) -> None:
+    read = worker.reading(find_lanes(["aa", "d"]))
+
+    assert read.told.lanes == []
+    assert (read.rows, read.pages <= 20) == (0, True)
+
+
+@pytest.mark.parametrize("queues", [None, ["a", "d"]], ids=["all", "some"])
+def test_a_glance_reads_the_first_of_each_lane(large: str, statistics: str, queues: list[str] | None) -> None:
+    session = Session(large, _CONTROL_SETTINGS)
+    read = session.reading(glance(queues, UUID(int=MEMBERS)))
+    session.db.close()
+
+    assert read.told.due_in < 0
+    assert not read.told.chores
+    assert read.ways <= {"jobs_claimable", "jobs_joining", "jobs_held", "jobs_cancelling", "lines_ready"}
+    assert read.rows <= 2 * LANES + MARKED
     assert read.pages <= 50 * LANES
 
 

@@ -20,6 +20,7 @@ from rota.facts import HistoryKept, JobLost
 from rota.jobs.chores import Chores, find_chores
 from rota.jobs.retention import upkeep
 from rota.jobs.worker import Worker, WorkerSettings
+from rota.leases.control import Control
 from rota.leases.members import leave_member
 from rota.postgres.query import Query, Row
 from rota.testing import TestRota, fact, until, until_sync
@@ -163,6 +164,28 @@ async def test_a_worker_that_has_just_started_leaves_the_counting_for_later(
     await until(has_counted, what="it counts")
     rota_app.stop()
     await working
+
+
+async def test_one_of_very_many_leaves_the_upkeep_to_the_others(
+    rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    rounds: list[int] = []
+
+    def live(control: Control) -> int:
+        asked.append(len(rounds))
+        return 1 if len(asked) > 20 else 10**9
+
+    monkeypatch.setattr(Control, "live", property(live, lambda control, count: None), raising=False)
+    monkeypatch.setattr("rota.jobs.rounds.upkeep", lambda key: rounds.append(key) or upkeep(key))
+    monkeypatch.setattr("rota.workers.WorkerSettings", functools.partial(WorkerSettings, upkeep_every=0.01))
+
+    working = asyncio.create_task(rota_app.work())
+    await until(lambda: len(rounds) > 3, timeout=60, what="it is alone again")
+    rota_app.stop()
+    await working
+
+    assert asked[:20] == [1] * 20  # the first is nobody else's
 
 
 async def test_an_upkeep_that_is_refused_is_told_once_and_the_work_goes_on(

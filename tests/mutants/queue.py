@@ -184,8 +184,8 @@ MUTANTS = [
     Mutant(
         "no timer on the next due time",
         "jobs/source.py",
-        "min(self._pause, self._claimer.next_look_in)",
-        "self._pause",
+        "min(pause, self._claimer.next_look_in)",
+        "pause",
         "tests/postgres/test_notify.py",
     ),
     Mutant(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 CLAIM = "tests/jobs/test_claim.py"
+GLANCE = "tests/jobs/test_glance.py"
 EXECUTE = "tests/jobs/test_execute.py"
 THREADS = "tests/jobs/test_threads.py"
 CONSUME = "tests/service/test_consume.py"
@@ -12,6 +13,62 @@ WORKER = "tests/jobs/test_worker.py"
 CHILDREN = "tests/jobs/test_process_executor.py"
 
 MUTANTS = [
+    Mutant(
+        "a glance that tells nobody",
+        "jobs/glance.py",
+        "            self._found(seen.due_in)\n",
+        "            pass\n",
+        GLANCE,
+    ),
+    Mutant(
+        "a glance at what is due later that nobody waits for",
+        "jobs/source.py",
+        "self._loop.call_soon_threadsafe(self._claimer.expect, due_in)",
+        "pass",
+        GLANCE,
+    ),
+    Mutant(
+        "a glance that sees no chores",
+        "jobs/glance.py",
+        "        if not seen.chores:\n",
+        "        if True:\n",
+        GLANCE,
+    ),
+    Mutant(
+        "a glance that goes on seeing what is not for us",
+        "jobs/source.py",
+        "            self.glances.were_useless()\n",
+        "            pass\n",
+        GLANCE,
+    ),
+    Mutant(
+        "a glance that waits for a lock again and again",
+        "jobs/glance.py",
+        "            self.were_useless()\n            self._found(0.0)\n",
+        "            pass\n",
+        GLANCE,
+    ),
+    Mutant(
+        "looks beside the glances",
+        "jobs/source.py",
+        "            self.glances.wanted, pause = True, longest * random.uniform(*_RESTING)\n",
+        "            self.glances.wanted = True\n",
+        GLANCE,
+    ),
+    Mutant(
+        "an upkeep that everyone leaves to the others",
+        "jobs/rounds.py",
+        "return random.random() * self._control().live < _UPKEEPERS",
+        "return False",
+        WORKER,
+    ),
+    Mutant(
+        "an upkeep by each of very many",
+        "jobs/rounds.py",
+        "return random.random() * self._control().live < _UPKEEPERS",
+        "return True or self._control().live",
+        WORKER,
+    ),
     Mutant(
         "a sooner due time that wakes nobody",
         "jobs/claimer.py",
@@ -121,8 +178,8 @@ MUTANTS = [
     Mutant(
         "a fast poll",
         "jobs/source.py",
-        "min(self._pause, self._claimer.next_look_in)",
-        "min(self._pause, 0.04)",
+        "min(pause, self._claimer.next_look_in)",
+        "min(pause, 0.04)",
         EXECUTE,
     ),
     Mutant(

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from rota.postgres.query import Query, Row, statement
 
-__all__ = ["Chores", "find_chores"]
+__all__ = ["ANY_CHORES", "Chores", "find_chores"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,7 @@ class Chores:
     held: frozenset[int]
 
 
-FIND_CHORES = statement(
-    "find_chores",
-    """
-    select
+_LOST = """
         exists (
             select
             from {schema}.members as member
@@ -35,18 +32,28 @@ FIND_CHORES = statement(
                 select from {schema}.jobs as job where job.state = 'running' and job.member = member.id limit 1
             ) as held
             where member.ended_at is not null
-        ),
-        exists (select from {schema}.jobs as job where job.cancel_requested_at is not null and job.state <> 'running'),
-        exists (select from {schema}.closings),
+        )
+"""
+_CANCELLED = """
+        exists (select from {schema}.jobs as job where job.cancel_requested_at is not null and job.state <> 'running')
+"""
+_CLOSINGS = """
+        exists (select from {schema}.closings)
+"""
+_BULKS = """
         exists (
             select
             from {schema}.bulks as bulk
             where bulk.state in ('running', 'undoing')
               and bulk.not_before <= statement_timestamp() - interval '2 seconds'
-        ),
+        )
+"""
+_HELD = """
         (select array_agg(distinct job.token) from {schema}.jobs as job where job.state = 'running' and job.member = %(member)s)
-    """,
-)
+"""
+FIND_CHORES = statement("find_chores", "select" + ",".join([_LOST, _CANCELLED, _CLOSINGS, _BULKS, _HELD]))
+#: Whether a member that holds nothing has any of them to see to: that it has something all the same would be one.
+ANY_CHORES = "(" + "or".join([_LOST, _CANCELLED, _CLOSINGS, _BULKS, _HELD + "is not null"]) + ")"
 
 
 def find_chores(member: UUID) -> Query[Chores]:

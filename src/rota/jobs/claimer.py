@@ -45,6 +45,8 @@ _LOOK_FROM_START_SECONDS = 0.25
 _CHEAP_SECONDS = 0.01
 _SHARE = 0.1
 _CALM_SHARE = 0.03
+# The same moment, reckoned twice from what the server says it is away.
+_NEARLY_SECONDS = 0.05
 # How far before the present a lane is looked at when the start is too far: as late as a commit may be and still be seen.
 _LATE = timedelta(seconds=2)
 _MOST_KNOWN = 200
@@ -76,7 +78,7 @@ class Claimer:
         sooner: Callable[[], None],
     ) -> None:
         self._session = session
-        self._queues = queues
+        self.queues = queues
         self._tasks = tasks
         self._limited = limited
         self._sooner = sooner
@@ -126,6 +128,15 @@ class Claimer:
         """Seconds until the first job that is not due yet, as far as we know, or until we know better."""
         return max(0.0, min(self._due_at, self._dear_until if self._owed else math.inf) - boottime())
 
+    @property
+    def looks_cheaply(self) -> bool:
+        """Whether a look from the start costs little, as far as we know, and none is owed."""
+        return not self._owed and boottime() >= self._dear_until and self._costs.get("look", 0.0) <= _CHEAP_SECONDS
+
+    def looks_by(self, due_in: float) -> bool:
+        """Whether the next look is due by then anyway."""
+        return self._due_at <= boottime() + due_in + _NEARLY_SECONDS
+
     def expect(self, due_in: float) -> None:
         """A job is due then, which the last look cannot have told."""
         due_at = boottime() + due_in
@@ -149,7 +160,7 @@ class Claimer:
             still_valid,
             lambda token: claim_named(
                 ids=ids,
-                queues=self._queues,
+                queues=self.queues,
                 tasks=self._tasks,
                 limited=self._limited,
                 limit=limit,
@@ -181,7 +192,7 @@ class Claimer:
                 member,
                 still_valid,
                 lambda token: claim_suspect(
-                    queues=self._queues,
+                    queues=self.queues,
                     tasks=self._tasks,
                     limited=self._limited,
                     most_losses=most_losses,
@@ -316,7 +327,7 @@ class Claimer:
         reach("claim.before")
         look, found = await self._session.run(
             look_and_claim(
-                only=self._queues,
+                only=self.queues,
                 tasks=self._tasks,
                 limited=self._limited,
                 limit=claim.limit,
@@ -338,7 +349,7 @@ class Claimer:
         asked_at = boottime()
         self.saw_all = self._at_any_cost or asked_at >= self._dear_until
         if self.saw_all:
-            look = await (self._session.run(find_lanes(self._queues)) if claim is None else self._look_and_claim(claim))
+            look = await (self._session.run(find_lanes(self.queues)) if claim is None else self._look_and_claim(claim))
             self._at_any_cost = self._owed = False
             self._pay("look", look.seconds)
         else:

@@ -49,6 +49,8 @@ _SETTLING_SECONDS = 0.2
 # After how long a worker that has just started counts what was done for the first time: its jobs come first, and that takes as much
 # of a server as some thousand of them.
 _FIRST_COUNT_SECONDS = (3.0, 6.0)
+# Of so many members each does every round of history's upkeep; of more, about as many rounds are done by all together.
+_UPKEEPERS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +105,15 @@ class Rounds:
             with contextlib.suppress(DatabaseUnavailable):  # the claim says so already; the next round comes
                 if told:
                     await self._rescue()
-                await self._see_to_chores()
+                if told or not self._seen_to():
+                    await self._see_to_chores()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.rescue_every * random.uniform(0.8, 1.2)):
                     await self.ended.wait()
+
+    def _seen_to(self) -> bool:
+        """Whether someone has just seen that there are no chores, and that we hold nothing."""
+        return self._consumer.idle and boottime() - self._source.glances.no_chores_at < self._settings.rescue_every
 
     async def _see_to_chores(self) -> None:
         member = self._control().member
@@ -231,19 +238,23 @@ class Rounds:
 
         The first round comes at once: after some days off, or for a new class of retention, there is no partition yet for what
         is about to settle. If that is taken, whoever is at it may be a worker that was just cut off, after which nothing follows:
-        so it comes again soon, once.
+        so it comes again soon, once. Of many members, each leaves most of the later rounds to the others.
         """
         key = lock_key(self._database.schema, "upkeep", "history")
         hindered: list[str] = []
-        is_first = True
+        is_first = is_owed = True
         counts_at = boottime() + random.uniform(*_FIRST_COUNT_SECONDS)
         while True:
             pause = random.uniform(0.8, 1.2) * self._settings.upkeep_every
             counts = boottime() >= counts_at
             if not counts:
                 pause = min(pause, counts_at - boottime())
+            if not is_owed and not self._is_for_us():
+                await asyncio.sleep(pause)
+                continue
             with contextlib.suppress(DatabaseUnavailable):  # whoever comes next does it
                 done = await self._upkeep(key, counts=counts)
+                is_owed = is_first if done is None else done.unfinished
                 if done is not None:
                     if done.created or done.dropped or done.deleted or done.forgotten or done.hindered != hindered:
                         hindered = done.hindered
@@ -255,6 +266,10 @@ class Rounds:
                     pause = random.uniform(0.5, 1.5)
             is_first = False
             await asyncio.sleep(pause)
+
+    def _is_for_us(self) -> bool:
+        """Whether we do this round, of all that there are: by chance, so that nobody has to be chosen and nobody gone is missed."""
+        return random.random() * self._control().live < _UPKEEPERS
 
     async def _upkeep(self, key: int, *, counts: bool) -> Upkeep | None:
         # a connection of its own, for a moment: neither claims nor the user's callers wait behind it

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TypeVar
@@ -27,6 +29,7 @@ from rota.facts import (
 from rota.failure import Failure
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.claimer import Claimer
+from rota.jobs.glance import Glances
 from rota.jobs.job import JobId
 from rota.jobs.outcome import (
     AlreadySettled,
@@ -65,6 +68,9 @@ _HELD_UP_SHARE = 0.1
 # Told of more jobs than this, or for longer than this of one after the other, we look: some are not named.
 _NAMED_LIMIT = 20
 _NAMED_SECONDS = 0.1
+# While glances look for us we do so ourselves so many times more rarely, in case they do not come: by chance, as those who started
+# together would look together.
+_RESTING = (8.0, 12.0)
 
 
 class JobSource:
@@ -80,6 +86,7 @@ class JobSource:
         control: Callable[[], Control],
         poll: Callable[[], float],
         only_once: Callable[[str], bool],
+        holds_nothing: Callable[[], bool],
         facts: Facts,
         tracing: Tracing | None = None,
         left_batch: Callable[[], None] = lambda: None,
@@ -92,12 +99,17 @@ class JobSource:
         self._control = control
         self._poll = poll
         self._only_once = only_once
+        self._holds_nothing = holds_nothing
         self._facts = facts
         self._tracing = tracing
         self._wary_until = 0.0
         self._seen_locked: set[JobId] = set()
         self._woken = asyncio.Event()
         self._look_anew = False
+        self._loop = asyncio.get_running_loop()
+        #: what looks for us while nothing has come for a while
+        self.glances = Glances(claimer.queues, poll=poll, found=self._found)
+        self._has_glimpsed = False
         #: while we wait there is nothing else, and room: who tells us of a job tells of the first one to take
         self.waits = False
         self._named: list[JobId] = []
@@ -114,6 +126,18 @@ class JobSource:
         self._look_anew = True
         if job is not None and self.waits and len(self._named) <= _NAMED_LIMIT:
             self._named.append(job)
+        self._woken.set()
+
+    def _found(self, due_in: float) -> None:
+        """A glance has seen that something is due then; called in the control thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has closed, and there is nothing left to look for
+            if due_in <= 0:
+                self._loop.call_soon_threadsafe(self._glimpsed)
+            elif not self._claimer.looks_by(due_in):
+                self._loop.call_soon_threadsafe(self._claimer.expect, due_in)
+
+    def _glimpsed(self) -> None:
+        self._has_glimpsed = self._look_anew = True
         self._woken.set()
 
     async def found_nothing(self) -> None:
@@ -188,14 +212,32 @@ class JobSource:
             # it is mostly one of ours that makes room, and that wakes us
             soonest = 0.05
             longest = min(longest, max(_HELD_UP_SECONDS, (boottime() - self._moved_at) * _HELD_UP_SHARE))
-        self._pause = min(longest, self._pause * 4 or soonest)
+        if self._has_glimpsed and self._pause:
+            self.glances.were_useless()
+        self._has_glimpsed = False
+        self._pause = pause = min(longest, self._pause * 4 or soonest)
         self.waits = True
+        if pause == longest and self._may_rest():
+            self.glances.wanted, pause = True, longest * random.uniform(*_RESTING)
         try:
-            async with asyncio.timeout(min(self._pause, self._claimer.next_look_in)):
+            async with asyncio.timeout(min(pause, self._claimer.next_look_in)):
                 await self._woken.wait()
-            self._pause = 0.0
+            if not self._has_glimpsed:
+                self._pause = 0.0
         except TimeoutError:
             self._claimer.look()
+        finally:
+            self.glances.wanted = False
+
+    def _may_rest(self) -> bool:
+        """Whether glances may look for us: not while they would be dear, or something waits that only a look can tell of."""
+        claimer = self._claimer
+        return (
+            self._holds_nothing()
+            and not claimer.held_up
+            and claimer.looks_cheaply
+            and self.glances.come_often_enough(self._control())
+        )
 
     async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         left: list[Outcome] = []

@@ -121,6 +121,7 @@ class Worker:
             on_schedule=self._on_schedule,
             on_ended=self._on_ended,
             on_identity_lost=self._on_identity_lost,
+            on_beat=lambda control: self._source.glances.come(control),
             at_ease=lambda: self._consumer.idle and (self._source.waits or self._consumer.paused),
         )
         # the session that claims hears of what there is to claim: nobody stands in between
@@ -147,6 +148,7 @@ class Worker:
             channel=wake_channel(database.schema),
             control=lambda: self.control,
             only_once=lambda task: tasks[task].options.retry.only_once,
+            holds_nothing=lambda: self._consumer.idle,
             poll=lambda: settings.poll if self.control.hears else settings.poll_deaf,
             facts=facts,
             tracing=tracing,

@@ -21,7 +21,15 @@ _CONTROL_NETWORK = {
     "keepalives_count": "2",
     "tcp_user_timeout": "3000",
 }
-_CONTROL_SETTINGS = {"statement_timeout": "5s", "lock_timeout": "2s"}
+_CONTROL_SETTINGS = {
+    "statement_timeout": "5s",
+    "lock_timeout": "2s",
+    # what is asked along with a beat must not become a scan because statistics are stale, and is planned once
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+}
 
 
 def control_on(

@@ -99,6 +99,7 @@ class Reactions:
     """What the process does with the news. Called in the control thread: hand over, do not work.
 
     `at_ease` tells whether this part of it holds nothing now; it then says so to `Control.take_hold` as soon as that changes.
+    `on_beat` comes after each beat: what it asks is answered at once, and does not wake this thread again.
     """
 
     on_cancel: Callable[[], None] = lambda: None
@@ -111,6 +112,7 @@ class Reactions:
     on_vacant: Callable[[Collection[str]], None] = lambda names: None
     on_wish: Callable[[Wish | None], None] = lambda wish: None
     on_leading: Callable[[Control, Mapping[str, int], Collection[str]], None] = lambda control, epochs, asked: None
+    on_beat: Callable[[Control], None] = lambda control: None
     at_ease: Callable[[], bool] = lambda: False
 
 
@@ -165,6 +167,8 @@ class Control:
         self._seeking: frozenset[str] = frozenset()
         self._leading: frozenset[str] = frozenset()
         self._beat_now = False
+        #: how many members there were at the last beat, we among them
+        self.live = 1
         self._questions = Questions()
         self._reasons: set[str] = set()
         self._door = Door(connector, self._beat)
@@ -233,7 +237,8 @@ class Control:
         """Have the query run on the control session, between two beats: for what is short and never waits for a lock."""
         check_fork(self._pid)
         answer = self._questions.put(query)
-        self._bell.ring()
+        if threading.current_thread() is not self._thread:
+            self._bell.ring()
         if not self._thread.is_alive():
             self._questions.refuse(
                 RotaError("The thread that keeps this process's lease has ended; restart the process.")
@@ -254,6 +259,16 @@ class Control:
         """Something is held from now on: the next beat comes as soon as it does for who holds something. Safe from any thread."""
         if self._ease.end():
             self._bell.ring()
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next beat, as far as this one knows."""
+        return self._ease.pause
+
+    @property
+    def longest_pause(self) -> float:
+        """Seconds between two beats at most, as long as the database answers."""
+        return self._ease.longest
 
     @property
     def renewed_ago(self) -> float:
@@ -358,10 +373,12 @@ class Control:
         self._leading = frozenset(watched.leads)
         self._neighbours.watch(watched.neighbours)
         # who takes hold of something from here on ends it, whatever the answer to the question is
+        self.live = watched.live
         self._ease.begin(watched.live)
         if self._leading or not self.hears or not self._reactions.at_ease():
             self._ease.end()
         self._reactions.on_leading(self, watched.leads, watched.asked)
+        self._reactions.on_beat(self)
         if watched.wish != self._wish:
             self._wish = watched.wish
             self._reactions.on_wish(watched.wish)

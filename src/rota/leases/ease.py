@@ -30,7 +30,8 @@ class Ease:
     def __init__(self, settings: LeaseSettings) -> None:
         self._interval = settings.interval.total_seconds()
         lease = (settings.lease - settings.margin).total_seconds()
-        self._longest = max(self._interval, min(_LONGEST_SECONDS, lease / _BEATS_PER_LEASE))
+        #: seconds that any pause may take
+        self.longest = max(self._interval, min(_LONGEST_SECONDS, lease / _BEATS_PER_LEASE))
         self._long = self._interval
         self.is_on = False
 
@@ -41,7 +42,7 @@ class Ease:
 
     def begin(self, members: int) -> None:
         """Rest for as long as one of so many may."""
-        share = min(self._longest, members / _LOOKS_PER_SECOND)
+        share = min(self.longest, members / _LOOKS_PER_SECOND)
         # after a death all of them look at the same time: by chance they drift apart again
         self._long = share * random.uniform(0.8, 1.0)
         self.is_on = self._long > self._interval

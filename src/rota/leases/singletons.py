@@ -84,10 +84,9 @@ class Singletons:
         if self._singletons:
             # of a pause that is over, there may be one that has not ended yet
             before = [task for task in self._tasks if not task.done()]
-            begun = [
-                *(asyncio.create_task(_after(before, partial(self._keep, each))) for each in self._singletons),
-                asyncio.create_task(_after(before, self._share)),
-            ]
+            begun = [asyncio.create_task(_after(before, partial(self._keep, each))) for each in self._singletons]
+            if len(begun) > 1:  # an idle process is not to wake up for nothing
+                begun.append(asyncio.create_task(_after(before, self._share)))
             for task in begun:
                 task.add_done_callback(self._note_end)
             self._tasks = [*before, *begun]
