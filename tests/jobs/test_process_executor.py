@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -107,6 +108,21 @@ def wait_for(file: Path) -> int:
     while not file.exists():
         time.sleep(0.01)
     return os.getpid()
+
+
+@task(executor="process")
+def repeat(text: str, times: int) -> str:
+    return text * times
+
+
+@task(executor="process")
+def database() -> str:
+    return app.database.dsn.conninfo
+
+
+@task(executor="process")
+def is_stopping() -> bool:
+    return current_job().stopping
 
 
 @task(executor="process")
@@ -440,6 +456,34 @@ async def test_a_body_runs_in_another_process_and_the_next_one_in_the_same(
 
     assert len(set(pids)) == 1
     assert pids[0] != str(os.getpid())
+
+
+async def test_what_is_longer_than_the_line_holds_arrives_in_whole(children: Children, tasks: ModuleType) -> None:
+    repeated = await result(children, tasks.repeat, "ab ☹ " * 40_000, 2)
+
+    assert json.loads(repeated or "") == "ab ☹ " * 80_000
+
+
+async def test_a_child_learns_when_the_address_of_the_database_changes(tasks: ModuleType) -> None:
+    addresses = [Dsn(f"postgresql://nobody@127.0.0.1:{port}/nowhere") for port in (1, 1, 2)]
+    asked = iter(addresses)
+    children = Children(1, desk_of(), lambda: next(asked), Facts())
+
+    known = [json.loads(await result(children, tasks.database) or "") for _ in addresses]
+    await children.close()
+
+    assert known == [address.conninfo for address in addresses]
+
+
+async def test_a_body_ends_when_its_worker_hangs_up(children: Children, tasks: ModuleType, tmp_path: Path) -> None:
+    running = asyncio.create_task(run(children, tasks.hold_on, tmp_path / "held"))
+    pid = await started(tmp_path / "held")
+    (child,) = children._children
+
+    child._orders.close()
+
+    await until(lambda: is_gone(pid), what="it is gone, though its worker is not")
+    assert isinstance(await running, Lost)
 
 
 async def test_async_bodies_of_one_child_share_an_event_loop(children: Children, tasks: ModuleType) -> None:
@@ -862,6 +906,16 @@ async def test_a_draining_worker_tells_the_bodies_that_run_and_those_that_begin(
     assert await result(children, tasks.wait_until_stopping, tmp_path / "two") == '"stopping"'
     await children.close()
     assert await result(children, tasks.wait_until_stopping, tmp_path / "three") == '"stopping"'
+
+
+async def test_a_body_that_begins_while_the_worker_drains_knows_it_from_the_start(
+    children: Children, tasks: ModuleType
+) -> None:
+    before = await result(children, tasks.is_stopping)
+
+    children.stopping()
+
+    assert [before, await result(children, tasks.is_stopping)] == ["false", "true"]
 
 
 DEADLY = """

@@ -92,8 +92,8 @@ MUTANTS = [
     Mutant(
         "a line that no child can be told",
         "jobs/errand.py",
-        ', "line": None}',
-        "}",
+        "    values[_LINE] = None",
+        "    pass",
         "tests/jobs/test_process_executor.py",
     ),
     Mutant(

@@ -265,13 +265,6 @@ MUTANTS = [
     ),
     Mutant("a hindrance told every minute", "jobs/rounds.py", "done.hindered != hindered:", "done.hindered:", WORKER),
     Mutant(
-        "words to a child that leaves",
-        "jobs/spawn.py",
-        "if not self._leaving and not self._writer.is_closing():",
-        "if not self._writer.is_closing():",
-        CHILDREN,
-    ),
-    Mutant(
         "as many starts at a time as jobs that wait for a child",
         "jobs/children.py",
         "min(len(waiting), _CORES)",
@@ -326,6 +319,34 @@ MUTANTS = [
         "                starting.cancel()  # it may be",
         "                pass  # it may be",
         f"{CHILDREN}::test_a_start_that_hangs_holds_up_nobody_else_and_goes_with_the_job_it_was_made_for",
+    ),
+    Mutant(
+        "a long answer cut where it was read",
+        "jobs/line.py",
+        "            whole[0] = bytes(self._rest) + whole[0]\n",
+        "",
+        f"{CHILDREN}::test_what_is_longer_than_the_line_holds_arrives_in_whole",
+    ),
+    Mutant(
+        "a child that keeps the first address of the database",
+        "jobs/spawn.py",
+        "if self._told.get(standing.number) is not standing:",
+        "if self._told.get(standing.number) is None:",
+        f"{CHILDREN}::test_a_child_learns_when_the_address_of_the_database_changes",
+    ),
+    Mutant(
+        "a body that goes on without its worker",
+        "jobs/child.py",
+        "            time.sleep(_LEAVE_SECONDS)\n        os._exit(1)",
+        "            time.sleep(_LEAVE_SECONDS)",
+        f"{CHILDREN}::test_a_body_ends_when_its_worker_hangs_up",
+    ),
+    Mutant(
+        "a body that takes as long as it likes",
+        "jobs/line.py",
+        "                    self._timer = self._loop.call_later(self._timeout, self._time_is_up)",
+        "                    pass",
+        f"{CHILDREN}::test_a_body_whose_time_is_up_may_clean_up_and_is_gone",
     ),
     Mutant(
         "a crash at a start for whoever waits",

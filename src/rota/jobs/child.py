@@ -1,8 +1,9 @@
-"""`python -m rota.jobs.child FD`: what runs in a child. One body at a time, in its main thread, until the worker hangs up.
+"""`python -m rota.jobs.child LINE ORDERS`: what runs in a child. One body at a time, in its main thread, until the worker hangs up.
 
 The worker alone decides when a child ends. SIGINT and SIGTERM that come from elsewhere (a terminal, systemd stopping the
-whole group) are meant for the worker too, and it may let this body finish; what it wants is said on the line. The line also
-tells that the worker is gone, however it went, and then there is nobody to run anything for.
+whole group) are meant for the worker too, and it may let this body finish; what it wants is said on a line of its own, which a
+thread listens to while the main thread reads errands and runs them. That line also tells that the worker is gone, however it
+went, and then there is nobody to run anything for.
 """
 
 from __future__ import annotations
@@ -20,10 +21,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from queue import SimpleQueue
 from types import FrameType, ModuleType
 from typing import Any, Protocol, cast
 
@@ -32,13 +32,13 @@ from rota.failure import describe
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.codec import Codec
 from rota.jobs.definition import Task
-from rota.jobs.errand import Errand, Sought, line, written, written_failure
+from rota.jobs.errand import BEGUN, END, STOPPING, Errand, Standing, line_of, written, written_failure
 from rota.jobs.execute import call_of, counted, known_secrets_of, outcome_of, secrets_of, success_of
 from rota.jobs.logs.capture import capturing
 from rota.jobs.logs.notes import Notes
 from rota.jobs.logs.send import LogSender
 from rota.jobs.middleware import Middleware
-from rota.jobs.outcome import AlreadySettled
+from rota.jobs.outcome import AlreadySettled, Succeeded
 from rota.jobs.package import Package
 from rota.jobs.places import load
 from rota.jobs.running import Desk, Held, running
@@ -94,10 +94,11 @@ class _App(Protocol):
 
 
 class _Child:
-    def __init__(self, worker: socket.socket) -> None:
+    def __init__(self, worker: socket.socket, orders: socket.socket) -> None:
         self._worker = worker
+        self._orders = orders
         self._main = threading.get_ident()
-        self._errands: SimpleQueue[Errand | Sought | None] = SimpleQueue()
+        self._standing: dict[int, Standing] = {}
         self._runner = asyncio.Runner()  # one loop for all bodies, so that what one opened serves the next
         self._tasks: dict[str, tuple[Task[..., Any], _App]] = {}
         self._databases: dict[_App, tuple[str, str]] = {}
@@ -105,28 +106,31 @@ class _Child:
         self._opened: dict[_App, tuple[Opened, AsyncExitStack]] = {}
         self._saying = threading.Lock()
         self._levels: dict[str, int] = {}
-        self._sender = LogSender(self._say)
+        self._sender = LogSender(lambda said: self._say(line_of(said)))
         self._notes = Notes(self._levels, self._secrets, self._sender.wake)
         self._capturing = contextlib.ExitStack()
         self._attempt: Held | None = None
         self._coroutine: asyncio.Task[Any] | None = None
         self._busy = False
+        self._alone = False
         self._stopping = False
         self._ending = False
 
     def serve(self) -> None:
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        threading.Thread(target=self._listen, name="rota-line", daemon=True).start()
+        threading.Thread(target=self._obey, name="rota-orders", daemon=True).start()
         try:
-            while (errand := self._errands.get()) is not None:
-                answer = contextvars.copy_context().run(self._attend, errand)
+            for said in _lines_of(self._worker):
+                answer = self._attend(json.loads(said))
+                if answer is None:
+                    continue
                 _flush()
                 if self._ending:
                     break
                 self._busy = False
                 if self._levels:
                     self._sender.send()
-                self._say(answer)
+                self._say(line_of(answer))
         except _Ended:
             pass
         if self._ending:
@@ -136,26 +140,16 @@ class _Child:
             os.kill(os.getpid(), signal.SIGTERM)
         self._close()
 
-    def _listen(self) -> None:
-        """Take in what the worker says, until it hangs up."""
-        with contextlib.suppress(OSError):
-            for said in self._worker.makefile("rb"):
-                message = json.loads(said)
-                if "job" in message:
-                    self._busy = True
-                    self._errands.put(Errand.from_message(message))
-                elif "task" in message:
-                    self._busy = True
-                    self._errands.put(Sought.from_message(message))
-                elif "argv" in message:
-                    sys.path[:], sys.argv[:] = message["path"], message["argv"]
-                elif "stopping" in message:
-                    self._stopping = True
-                elif "end" in message:
-                    self._ending = True
-                    signal.pthread_kill(self._main, signal.SIGTERM)
+    def _obey(self) -> None:
+        """Do what the worker wants at once, until it is gone."""
+        for order in _lines_of(self._orders):
+            if order == STOPPING:
+                self._stopping = True
+            elif order == END:
+                self._ending = True
+                signal.pthread_kill(self._main, signal.SIGTERM)
+        self._alone = True
         if not self._busy:
-            self._errands.put(None)
             time.sleep(_LEAVE_SECONDS)
         os._exit(1)
 
@@ -169,36 +163,55 @@ class _Child:
         # from a handler the loop is woken like from a thread
         self._coroutine.get_loop().call_soon_threadsafe(self._coroutine.cancel)
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _say(self, message: bytes) -> None:
         try:
             with self._saying:
-                self._worker.sendall(line(message))
+                self._worker.sendall(message)
         except OSError:
             os._exit(1)  # the worker is gone
 
-    def _attend(self, errand: Errand | Sought) -> dict[str, Any]:
-        return self._load_ahead(errand) if isinstance(errand, Sought) else self._answer(errand)
+    def _attend(self, message: dict[str, Any] | list[Any]) -> dict[str, Any] | list[Any] | None:
+        if isinstance(message, list):
+            self._be_busy()
+            return contextvars.copy_context().run(self._answer, Errand.from_message(message, self._standing))
+        if "load" in message:
+            self._be_busy()
+            return contextvars.copy_context().run(self._load_ahead, self._standing[message["load"]])
+        if "task" in message:
+            self._standing[message["number"]] = Standing.from_message(message)
+        elif "stopping" in message:
+            self._stopping = True
+        else:
+            sys.path[:], sys.argv[:] = message["path"], message["argv"]
+        return None
 
-    def _load_ahead(self, sought: Sought) -> dict[str, Any]:
+    def _be_busy(self) -> None:
+        self._busy = True
+        # asked after that is said: whoever notices that the worker is gone sees one or the other
+        if self._alone:
+            os._exit(1)
+
+    def _load_ahead(self, standing: Standing) -> dict[str, Any]:
         with contextlib.suppress(_Missing):  # who sends a job of it is told why
-            self._found(sought)
+            self._found(standing)
         return {"ready": True}
 
-    def _answer(self, errand: Errand) -> dict[str, Any]:
+    def _answer(self, errand: Errand) -> dict[str, Any] | list[Any]:
+        standing = errand.standing
         try:
-            task, app = self._found(errand.sought)
+            task, app = self._found(standing)
         except _Missing as missing:
             return {"missing": str(missing), "trace": missing.trace}
-        if self._databases.get(app) != (errand.dsn, errand.schema):
-            app.use(dsn=errand.dsn, schema=errand.schema)
-            self._databases[app] = (errand.dsn, errand.schema)
+        if self._databases.get(app) != (standing.dsn, standing.schema):
+            app.use(dsn=standing.dsn, schema=standing.schema)
+            self._databases[app] = (standing.dsn, standing.schema)
             # one body at a time, so one transaction: it reports through the app's own connections meanwhile
             transactions = app.database.apart("job", size=1)
             self._desks[app] = Desk(
                 app.database, app.codec, lambda: self._stopping, transactions=transactions, notes=self._notes
             )
-        if errand.logs is not None:
-            self._keep_log(errand.job.task, errand.logs)
+        if standing.logs is not None:
+            self._keep_log(standing.task, standing.logs)
         if app.tracing is None:
             return self._run(task, app, errand)
         with app.tracing.continuing(errand.trace):
@@ -215,12 +228,12 @@ class _Child:
         task, app = self._tasks[job.task]
         return known_secrets_of(task, job, app.codec)
 
-    def _found(self, sought: Sought) -> tuple[Task[..., Any], _App]:
-        if sought.task not in self._tasks:
-            self._tasks[sought.task] = _find(sought)
-        return self._tasks[sought.task]
+    def _found(self, standing: Standing) -> tuple[Task[..., Any], _App]:
+        if standing.task not in self._tasks:
+            self._tasks[standing.task] = _find(standing)
+        return self._tasks[standing.task]
 
-    def _run(self, task: Task[..., Any], app: _App, errand: Errand) -> dict[str, Any]:
+    def _run(self, task: Task[..., Any], app: _App, errand: Errand) -> dict[str, Any] | list[Any]:
         job, desk = errand.job, self._desks[app]
         attempt = self._attempt = Held(job, task.signature, desk)
         running.set(attempt)
@@ -232,10 +245,11 @@ class _Child:
                     self._wait_for(self._open([*task.wants.values(), *app.middlewares.wants()], app))
             except ResourceUnavailable as error:
                 return {"unopened": str(error)}
-            self._say({"begun": True})
+            self._say(BEGUN + b"\n")
             value = self._call(task, app, args, kwargs)
             reach("run.after")
-            return written(success_of(task, attempt, value, desk))
+            outcome = success_of(task, attempt, value, desk)
+            return [outcome.result, outcome.seconds] if isinstance(outcome, Succeeded) else written(outcome)
         except BaseException as error:
             if self._ending:
                 raise _Ended from error
@@ -306,10 +320,10 @@ class _Child:
         self._runner.close()
 
 
-def _find(sought: Sought) -> tuple[Task[..., Any], _App]:
+def _find(standing: Standing) -> tuple[Task[..., Any], _App]:
     """The task, and the app it belongs to. Raises _Missing."""
     problems, traces = [], [""]
-    for place in sought.places:
+    for place in standing.places:
         try:
             module = load(place)
         except _Ended:
@@ -319,9 +333,9 @@ def _find(sought: Sought) -> tuple[Task[..., Any], _App]:
             problems.append(f"loading {place} raised {failure.type}: {failure.message}")
             traces.append(failure.trace)
             continue
-        task = _task_in(module, sought)
+        task = _task_in(module, standing)
         if task is None:
-            problems.append(f"{place} holds no task {sought.task!r} once it is loaded")
+            problems.append(f"{place} holds no task {standing.task!r} once it is loaded")
             continue
         try:
             return task, cast(_App, task.home)
@@ -330,10 +344,10 @@ def _find(sought: Sought) -> tuple[Task[..., Any], _App]:
     raise _Missing("; ".join(problems), "".join(traces[:2]))
 
 
-def _task_in(module: ModuleType, sought: Sought) -> Task[..., Any] | None:
-    name = sought.task
+def _task_in(module: ModuleType, standing: Standing) -> Task[..., Any] | None:
+    name = standing.task
     found: Any = module
-    for part in sought.path.split("."):
+    for part in standing.path.split("."):
         found = inspect.getattr_static(found, part, None)
     if isinstance(found, Task) and found.name == name:
         return found
@@ -343,6 +357,12 @@ def _task_in(module: ModuleType, sought: Sought) -> Task[..., Any] | None:
         if isinstance(registry, Package) and name in registry:
             return registry[name]
     return None
+
+
+def _lines_of(line: socket.socket) -> Iterator[bytes]:
+    """What is said on it, until its other end is gone."""
+    with contextlib.suppress(OSError):
+        yield from line.makefile("rb")
 
 
 def _flush() -> None:
@@ -360,16 +380,17 @@ def _die_with_the_worker() -> None:
             handicap.write_text(str(min(1000, int(handicap.read_text()) + _OOM_HANDICAP)))
 
 
-def main(fd: int) -> None:
-    worker = socket.socket(fileno=fd)
-    worker.set_inheritable(False)  # what a body starts must not hold the line when we are gone
+def main(line: int, orders: int) -> None:
+    worker, boss = socket.socket(fileno=line), socket.socket(fileno=orders)
+    for each in (worker, boss):
+        each.set_inheritable(False)  # what a body starts must not hold the line when we are gone
     _die_with_the_worker()
     # not ignored, which programs that a body starts would inherit
     signal.signal(signal.SIGINT, lambda number, frame: None)
     with contextlib.suppress(RuntimeError):  # without a standard error there is nobody to tell
         faulthandler.enable()
-    _Child(worker).serve()
+    _Child(worker, boss).serve()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -19,26 +19,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import json
 import os
 import random
 import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rota.errors import ConfigurationError, RotaError
 from rota.facts import Facts, JobRaisedAfterSuccess, ResourceAwaited
 from rota.jobs.claim import ClaimedJob
 from rota.jobs.definition import Task
-from rota.jobs.errand import Errand, Sought, failure_from, outcome_from
+from rota.jobs.errand import STOPPING, Standing, failure_from, line_of, outcome_from, written_errand
 from rota.jobs.execute import outcome_of, timed_out
 from rota.jobs.logs.level import OFF
 from rota.jobs.logs.notes import Notes
 from rota.jobs.logs.send import lines_from
 from rota.jobs.outcome import HandedBack, Outcome, Snoozed
-from rota.jobs.places import loading, place_of
+from rota.jobs.places import Place, loading, place_of
 from rota.jobs.running import Desk, Held
 from rota.jobs.spawn import Child
 from rota.postgres.dsn import Dsn
@@ -65,7 +66,7 @@ _UNOPENED_SECONDS = 5.0
 class _Wait:
     """A job that waits for a child."""
 
-    sought: Sought
+    standing: Standing
     since: float
     child: asyncio.Future[Child]
 
@@ -97,20 +98,20 @@ class Children:
         self._next_look: asyncio.TimerHandle | None = None
         self._next_retirement: asyncio.TimerHandle | None = None
         self._stopping = False
-        self._sought: dict[str, Sought] = {}
+        self._standing: dict[str, Standing] = {}
 
     async def run(self, task: Task[..., Any], job: ClaimedJob, attempt: Held, trace: str | None = None) -> Outcome:
         """Run the body in a child, to its end, as part of this trace. When this returns or raises, nothing of it runs any more.
 
         Cancelled, it ends the child before it raises; cancelled once more, it does not wait for the body to clean up.
         """
-        errand = self._errand(task, job, trace)
+        standing = self._standing_of(task)
+        errand = written_errand(job, standing.number, trace)
         died = False
         while True:
-            child = await self._free_child(errand.sought)
+            child = self._idle.popitem()[0] if self._idle else await self._free_child(standing)
             try:
-                with child.logging(lambda said: self._note(attempt, said)):
-                    outcome = await self._answer(child, task, errand)
+                outcome = await self._answer(child, task, attempt, standing, errand)
             except BaseException:
                 await child.end(_PATIENCE_SECONDS if attempt.told == "cancelled" else _HURRY_SECONDS)
                 raise
@@ -129,7 +130,7 @@ class Children:
         """Tell the bodies that the worker drains: `job.stopping` is true, and the next checkpoint ends the attempt."""
         self._stopping = True
         for child in self._children:
-            child.say({"stopping": True})
+            child.order(STOPPING)
 
     async def close(self) -> None:
         """End all children. Those with nothing to do close what they opened; a body that still runs is not waited for, and a
@@ -149,24 +150,28 @@ class Children:
         if starts:
             await asyncio.wait(starts)
 
-    def _errand(self, task: Task[..., Any], job: ClaimedJob, trace: str | None) -> Errand:
-        sought = self._sought.get(task.name)
-        if sought is None:
-            sought = self._sought[task.name] = _sought(task)
+    def _standing_of(self, task: Task[..., Any]) -> Standing:
         level = OFF if self._notes is None else self._notes.level_of(task.name)
-        dsn, schema = self._address().conninfo, self._desk.database.schema
-        return Errand(job, sought, schema, dsn, trace, None if level == OFF else level)
+        schema, dsn, logs = self._desk.database.schema, self._address().conninfo, None if level == OFF else level
+        known = self._standing.get(task.name)
+        if known is None:
+            places, path = _places(task), getattr(task.function, "__qualname__", "")
+            known = Standing(len(self._standing), task.name, places, path, schema, dsn, logs)
+        elif (known.schema, known.dsn, known.logs) != (schema, dsn, logs):
+            known = replace(known, schema=schema, dsn=dsn, logs=logs)
+        else:
+            return known
+        self._standing[task.name] = known
+        return known
 
     def _note(self, attempt: Held, said: dict[str, Any]) -> None:
         # something that an earlier body left behind in the child may still log
         if self._notes is not None and said["token"] == attempt.claim.token:
             self._notes.add(attempt, lines_from(said))
 
-    async def _free_child(self, sought: Sought) -> Child:
-        """The next child that is free. One that is gone, and was never ready, died over this task."""
-        if self._idle:
-            return self._idle.popitem()[0]
-        wait = _Wait(sought, self._loop.time(), self._loop.create_future())
+    async def _free_child(self, standing: Standing) -> Child:
+        """The next child that gets free. One that is gone, and was never ready, died over this task."""
+        wait = _Wait(standing, self._loop.time(), self._loop.create_future())
         self._waiting.append(wait)
         if self._next_look is None:
             self._look()
@@ -183,7 +188,8 @@ class Children:
         with contextlib.suppress(ValueError):
             self._waiting.remove(wait)
         for starting, made_for in [*self._starts.items(), *self._slow_starts.items()]:
-            if made_for is wait:
+            # not twice: it waits for the end of its process
+            if made_for is wait and not starting.cancelling():
                 starting.cancel()  # it may be this task that it hangs over
         self._look()
 
@@ -208,7 +214,7 @@ class Children:
 
     def _start(self, wait: _Wait) -> None:
         # in a context of its own: it is nothing of this job's that others will run in
-        starting = asyncio.create_task(Child.start(wait.sought), context=contextvars.Context())
+        starting = asyncio.create_task(Child.start(wait.standing), context=contextvars.Context())
         self._starts[starting] = wait
         slow = self._loop.call_later(_SLOW_SECONDS, self._take_for_slow, starting)
         starting.add_done_callback(lambda _: slow.cancel())
@@ -238,29 +244,31 @@ class Children:
             self._children.add(child)
             child.when_gone(lambda: self._forget(child))
             if self._stopping:
-                child.say({"stopping": True})
+                child.order(STOPPING)
             if slow is not None:
                 self._waiting.appendleft(slow)
             self._keep(child)
         self._look()
 
-    async def _answer(self, child: Child, task: Task[..., Any], errand: Errand) -> Outcome | None:
+    async def _answer(
+        self, child: Child, task: Task[..., Any], attempt: Held, standing: Standing, errand: bytes
+    ) -> Outcome | None:
         """What became of the job; None if the child died before the body began."""
-        job, timeout = errand.job, task.options.timeout
-        child.say(errand.to_message())
-        said = await child.hear()
-        if said is None:
-            return None
-        if "begun" in said:
-            since = time.perf_counter()
-            try:
-                said = await child.hear(timeout)
-            except TimeoutError:
-                assert timeout is not None
-                await child.end(_PATIENCE_SECONDS)
-                return outcome_of(task, job, timed_out(timeout), time.perf_counter() - since, self._desk.codec)
-            if said is None:
-                return child.lost(job, time.perf_counter() - since)
+        job, timeout = attempt.claim, task.options.timeout
+        if self._stopping:
+            errand = line_of({"stopping": True}) + errand  # it may not have heard of it yet: that came by another line
+        try:
+            answer = await child.errand(standing, errand, timeout, lambda said: self._note(attempt, said))
+        except TimeoutError:
+            assert timeout is not None
+            await child.end(_PATIENCE_SECONDS)
+            seconds = time.perf_counter() - (child.line.begun_at or 0.0)
+            return outcome_of(task, job, timed_out(timeout), seconds, self._desk.codec)
+        if answer is None:
+            return None if child.line.begun_at is None else child.lost(job, time.perf_counter() - child.line.begun_at)
+        said = json.loads(answer)
+        if isinstance(said, list):
+            return outcome_from(said, job)
         if "unopened" in said:
             # no fault of the job's, and nothing of it has run
             self._facts.emit(ResourceAwaited(said["unopened"]))
@@ -308,7 +316,7 @@ class Children:
         leaving.add_done_callback(lambda _: self._leaving.pop(child))
 
 
-def _sought(task: Task[..., Any]) -> Sought:
+def _places(task: Task[..., Any]) -> tuple[Place, ...]:
     """Where a child may find a task: where its function is, or else where its app is, which may be what brings it about."""
     home = task.home
     holders = [
@@ -316,8 +324,7 @@ def _sought(task: Task[..., Any]) -> Sought:
         for name, module in list(sys.modules.items())
         if any(value is home for value in list(getattr(module, "__dict__", {}).values()))
     ]
-    places = tuple(place_of(name) for name in dict.fromkeys([task.function.__module__, *holders]))
-    return Sought(task.name, places, getattr(task.function, "__qualname__", ""))
+    return tuple(place_of(name) for name in dict.fromkeys([task.function.__module__, *holders]))
 
 
 def _not_found(task: Task[..., Any], missing: str, trace: str) -> ConfigurationError:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Self
 
 from rota.failure import Failure
 from rota.jobs.claim import ClaimedJob
-from rota.jobs.errand import LINE_LIMIT, Sought, line
+from rota.jobs.errand import END, Standing, line_of
+from rota.jobs.line import Line, ignore
 from rota.jobs.outcome import Lost
 
 __all__ = ["Child"]
@@ -34,46 +34,47 @@ _KILLED_SECONDS = 5.0
 class Child:
     """One child process, from its start to its end."""
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._process = process
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, process: asyncio.subprocess.Process, line: Line, orders: socket.socket) -> None:
         self.ready = False
-        self._leaving = False
-        self._logged: Callable[[dict[str, Any]], None] = _ignore
+        self.line = line
+        self._process = process
+        self._orders = orders
+        self._told: dict[int, Standing] = {}
         self._exit = asyncio.ensure_future(self._watch())
 
     @classmethod
-    async def start(cls, sought: Sought) -> Self:
+    async def start(cls, standing: Standing) -> Self:
         """A new one, which has loaded this task: `ready`, unless it died over that. Raises OSError where none can be started.
 
         Cancelled, it raises that when the child is gone.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=LINE_LIMIT)
-            try:
-                # From this thread: Linux counts the end of the thread that starts a child as the death of its parent.
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-P",  # a file in the current folder does not stand in for a module of ours
-                    "-m",
-                    "rota.jobs.child",
-                    str(theirs.fileno()),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,  # a process group alone is more than uvloop can do
-                )
-            except BaseException:
-                writer.close()
-                raise
-        child = cls(process, reader, writer)
-        child.say({"path": sys.path, "argv": sys.argv})
-        child.say(sought.to_message())
+        with contextlib.ExitStack() as until_started:
+            ours, theirs = socket.socketpair()
+            until_started.enter_context(theirs)
+            _, line = await asyncio.get_running_loop().create_unix_connection(Line, sock=ours)
+            failed = until_started.enter_context(contextlib.ExitStack())
+            failed.callback(line.close)
+            orders, their_orders = socket.socketpair()
+            failed.callback(orders.close)
+            until_started.enter_context(their_orders)
+            orders.setblocking(False)
+            fds = (theirs.fileno(), their_orders.fileno())
+            # From this thread: Linux counts the end of the thread that starts a child as the death of its parent.
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # a file in the current folder does not stand in for a module of ours
+                "-m",
+                "rota.jobs.child",
+                *map(str, fds),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=fds,
+                start_new_session=True,  # a process group alone is more than uvloop can do
+            )
+            failed.pop_all()
+        child = cls(process, line, orders)
         try:
-            child.ready = await child.hear() is not None
+            child.line.say(line_of({"path": sys.path, "argv": sys.argv}))
+            child.ready = await child.errand(standing, line_of({"load": standing.number})) is not None
         except BaseException:
             await child.end(0)
             raise
@@ -86,33 +87,33 @@ class Child:
     def when_gone(self, call: Callable[[], None]) -> None:
         self._exit.add_done_callback(lambda _: call())
 
-    def say(self, message: dict[str, Any]) -> None:
-        """Tell it something, if it still listens."""
-        if not self._leaving and not self._writer.is_closing():
-            self._writer.write(line(message))
+    def order(self, order: bytes) -> None:
+        """Tell it something while its body runs, if it still listens."""
+        with contextlib.suppress(OSError):
+            self._orders.send(order)
 
-    @contextlib.contextmanager
-    def logging(self, logged: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-        """Hand over the lines that it sends, for the length of a block."""
-        self._logged = logged
-        try:
-            yield
-        finally:
-            self._logged = _ignore
+    async def errand(
+        self,
+        standing: Standing,
+        errand: bytes,
+        timeout: float | None = None,
+        logged: Callable[[dict[str, Any]], None] = ignore,
+    ) -> bytes | None:
+        """Send it on an errand, and return its answer; None when it is gone. See `Line.ask`."""
+        if self._told.get(standing.number) is not standing:
+            self._told[standing.number] = standing
+            errand = standing.to_line() + errand
+        return await self._ask(errand, timeout, logged)
 
-    async def hear(self, timeout: float | None = None) -> dict[str, Any] | None:
-        """What it says next; None when it is gone. Raises TimeoutError."""
-        reading = asyncio.ensure_future(self._read())
+    async def _ask(
+        self, question: bytes, timeout: float | None = None, logged: Callable[[dict[str, Any]], None] = ignore
+    ) -> bytes | None:
         try:
-            await asyncio.wait({reading, self._exit}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if self.gone:
-                # not for ever: a process that it forked may hold the line
-                await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)
-            elif not reading.done():
-                raise TimeoutError
-            said = reading.result() if reading.done() else None
-        finally:
-            reading.cancel()
+            said = await self.line.ask(question, timeout, logged)
+        except TimeoutError:
+            if not self.gone:
+                raise
+            said = None
         if said is None:
             # it hung up, and ends
             await asyncio.wait({self._exit}, timeout=_LAST_WORDS_SECONDS)
@@ -131,18 +132,17 @@ class Child:
         Cancelled meanwhile, it kills the child at once; it raises that when the child is gone.
         """
         if patience:
-            self.say({"end": True})
+            self.order(END)
         await self._gone_after(patience)
 
     async def leave(self) -> None:
         """Let it end by itself, as it has nothing to do."""
-        self._leaving = True
-        with contextlib.suppress(OSError):
-            self._writer.write_eof()
+        self.line.end()
         await self._gone_after(_LEAVE_SECONDS)
 
     def hang_up(self) -> None:
-        self._writer.close()
+        self.line.close()
+        self._orders.close()
 
     async def _gone_after(self, patience: float) -> None:
         cancelled: asyncio.CancelledError | None = None
@@ -158,27 +158,16 @@ class Child:
         if cancelled is not None:
             raise cancelled
 
-    async def _read(self) -> dict[str, Any] | None:
-        with contextlib.suppress(OSError):
-            while (said := await self._reader.readline()).endswith(b"\n"):
-                message: dict[str, Any] = json.loads(said)
-                if "lines" not in message:
-                    return message
-                self._logged(message)
-        return None
-
     async def _watch(self) -> int:
         code = await self._process.wait()
         self._kill()  # what it started in its group and left behind
+        # not waited for for ever: a process that it forked may hold the line
+        asyncio.get_running_loop().call_later(_LAST_WORDS_SECONDS, self.line.give_up)
         return code
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-
-
-def _ignore(said: dict[str, Any]) -> None:
-    pass
 
 
 def _ending(code: int) -> str:
