@@ -166,7 +166,13 @@ MUTANTS = [
         "",
         ASK,
     ),
-    Mutant("a commit that is refused unseen", "postgres/ask.py", "async with block:", "if True:", ASK),
+    Mutant(
+        "a commit that is refused unseen",
+        "postgres/ask.py",
+        "            async with connection.transaction():\n                return",
+        "            if True:\n                return",
+        ASK,
+    ),
     Mutant(
         "a frozen transaction that keeps its locks",
         "postgres/pool.py",

@@ -319,8 +319,8 @@ MUTANTS = [
     Mutant(
         "one unreadable value for all",
         "postgres/ask.py",
-        "            if not query.values_apart:\n                raise\n",
-        "            raise\n",
+        "        if not query.values_apart:\n            raise\n",
+        "        raise\n",
         f"{T}test_intervals.py",
     ),
     Mutant(
