@@ -24,6 +24,7 @@ _OUR_FILES = (
     str(_HERE / "jobs" / "execute.py"),
     str(_HERE / "jobs" / "child.py"),
     str(_HERE / "jobs" / "middleware.py"),
+    str(_HERE / "jobs" / "threads.py"),
     str(_HERE / "pollers" / "execute.py"),
     str(_HERE / "projections" / "apply.py"),
     str(_HERE / "service" / "filling.py"),
