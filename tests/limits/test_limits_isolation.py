@@ -91,6 +91,12 @@ class Stage:
     def running(self) -> list[int]:
         return [id for id, state, _ in self.jobs() if state == "running"]
 
+    def says(self, key: str) -> list[tuple[bool, bool]]:
+        """Whether it is ready, and whether it is far from full; nothing where there is no such line."""
+        return self.db.execute(
+            "select ready_at is not null, roomy from rota.lines where id = %s", [line(key)]
+        ).fetchall()
+
     def in_order(self, key: str) -> list[int]:
         rows = self.db.execute(
             "select id from rota.jobs where state = 'blocked' and place > 0 and line = %s order by place", [line(key)]
@@ -297,8 +303,9 @@ def test_a_line_that_was_served_is_behind_the_others(stage: Stage) -> None:
     stage.clear()
     waiting("a", "a", "a", limit=Limit(by="k"))(stage.db)
     ask(stage.db, new("b", "b"))
-    taken = [ask(stage.db, claiming(ONE, 1))[0].line for _ in range(4)]
-    assert taken == [line("a"), line("b"), line("a"), line("b")]
+    in_a, in_b = stage.in_order("a"), stage.in_order("b")
+    taken = [ask(stage.db, claiming(ONE, 1))[0].id for _ in range(4)]
+    assert taken == [in_a[0], in_b[0], in_a[1], in_b[1]]
 
 
 def test_what_follows_a_claim_in_its_transaction_is_told_to_the_line(stage: Stage) -> None:
@@ -320,21 +327,119 @@ OUTCOMES: dict[str, Query[Any]] = {
 }
 
 
+@pytest.mark.parametrize("most", [1, 2])  # of two, one that runs leaves the line far from full
 @pytest.mark.parametrize(
     "kind", ["succeeded", *(pytest.param(kind, marks=pytest.mark.long) for kind in list(OUTCOMES)[1:])]
 )
-def test_a_slot_that_is_freed_while_a_claim_finds_the_line_full_is_not_forgotten(stage: Stage, kind: str) -> None:
-    settles, claims = [step(OUTCOMES[kind]), commit], [step(claiming(TWO)), commit]
-    for _, _, claimed in stage.play(settles, claims, given=waiting("k", "k", "k", begun=1)):
+def test_a_slot_that_is_freed_while_a_claim_finds_the_line_full_is_not_forgotten(
+    stage: Stage, kind: str, most: int
+) -> None:
+    settles, claims = [step(OUTCOMES[kind]), commit], [step(claiming(TWO, 9)), commit]
+    given = waiting("k", "k", "k", "k", limit=Limit(running=most, by="k"), begun=1)
+    for _, _, claimed in stage.play(settles, claims, given=given):
         # what a line says of itself was checked: here, that a claim believes it
-        later = ask(stage.db, claiming(TWO))
-        assert len(claimed) + len(later) == (kind != "discarded")
+        later = ask(stage.db, claiming(TWO, 9))
+        assert len(claimed) + len(later) == most - (kind == "discarded")
 
 
 def test_those_who_settle_jobs_of_one_line_wait_for_nobody_where_any_number_may_run(stage: Stage) -> None:
     scripts = [[step(succeed([Succeeded(held(id), None, 0.1)])), commit] for id in (1, 2)]
     for _, *settled in stage.play(*scripts, given=waiting(*"kkk", limit=Limit(by="k"), begun=2), may_wait=False):
         assert [len(each) for each in settled] == [1, 1]
+
+
+def test_those_who_settle_wait_for_nobody_where_a_line_is_far_from_full(stage: Stage) -> None:
+    scripts = [[step(succeed([Succeeded(held(id), None, 0.1)])), commit] for id in (1, 2)]
+    claims = [step(claiming(TWO, 1)), commit]
+    given = waiting(*"kkkkk", limit=Limit(running=6, by="k"), begun=2)
+    for _, *settled, claimed in stage.play(*scripts, claims, given=given, may_wait=False):
+        assert [len(each) for each in settled] == [1, 1]
+        assert ids(claimed) == [3]
+
+
+def test_who_settles_the_last_job_of_a_line_that_was_far_from_full_takes_the_line_away(stage: Stage) -> None:
+    stage.clear()
+    waiting("k", "k", limit=Limit(running=6, by="k"), begun=2)(stage.db)
+    ask(stage.db, succeed([Succeeded(held(id), None, 0.1) for id in (1, 2)]))
+
+    stage.check()
+    assert stage.says("k") == []
+
+
+def test_a_line_that_became_full_is_told_of_each_job_that_ends(stage: Stage) -> None:
+    stage.clear()
+    waiting(*"kkkk", limit=Limit(running=2, by="k"), begun=1)(stage.db)
+    assert stage.says("k") == [(True, True)]
+    assert ids(ask(stage.db, claiming(ONE, 9))) == [2]
+    assert stage.says("k") == [(False, False)]
+
+    ask(stage.db, OUTCOMES["succeeded"])
+
+    stage.check()
+    assert ids(ask(stage.db, claiming(TWO, 9))) == [3]
+
+
+def test_a_line_that_is_full_after_all_is_looked_at_in_vain_once(stage: Stage) -> None:
+    """Whoever ends a job of it and takes that back has told the line nothing."""
+    stage.clear()
+    waiting(*"kkkk", limit=Limit(running=2, by="k"), begun=1)(stage.db)
+    with psycopg.connect(stage.dsn) as settling:
+        ask(settling, OUTCOMES["succeeded"])
+        assert ids(ask(stage.db, claiming(TWO, 9))) == [2]
+        assert ask(stage.db, claiming(TWO, 9)) == []
+        assert stage.says("k") == [(True, True)]
+        settling.rollback()
+
+    assert ask(stage.db, claiming(TWO, 9)) == []
+
+    assert stage.says("k") == [(False, False)]
+    stage.check()
+
+
+def test_who_settles_at_a_stricter_isolation_does_not_leave_alone_what_has_become_full(stage: Stage) -> None:
+    stage.clear()
+    waiting(*"kkkk", limit=Limit(running=2, by="k"), begun=1)(stage.db)
+    with psycopg.connect(stage.dsn) as settling:
+        settling.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        settling.execute("select from rota.jobs")
+        assert ids(ask(stage.db, claiming(TWO, 9))) == [2]
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            ask(settling, OUTCOMES["succeeded"])
+
+    assert stage.says("k") == [(False, False)]
+
+
+def test_a_line_that_its_last_job_left_alone_is_taken_away_by_the_one_who_mends(stage: Stage) -> None:
+    stage.clear()
+    waiting("k", "k", limit=Limit(running=2, by="k"), begun=1)(stage.db)
+    with psycopg.connect(stage.dsn) as settling:
+        ask(settling, OUTCOMES["succeeded"])
+        ask(stage.db, cancel_jobs([2], None, CHANNEL))
+    assert stage.says("k") == [(False, True)]
+
+    taken(stage.db, mend_lines())
+
+    assert stage.says("k") == []
+
+
+def test_an_older_worker_claims_as_before(stage: Stage) -> None:
+    stage.clear()
+    waiting(*"aab")(stage.db)
+    stage.db.execute("update rota.jobs set losses = 1 where id = 2")
+
+    rows = stage.db.execute(
+        """
+        select job.id, job.state, job.token, job.member
+        from rota.claim_flow(
+            '{default}', '{0}', '{yes}', '{-infinity}', '{0}', '{t}', '{1}', '{}', 9, 3, 7, %s
+        ) as job
+        order by job.id
+        """,
+        [ONE],
+    ).fetchall()
+
+    assert rows == [(1, "running", 7, ONE), (3, "running", 7, ONE)]
+    stage.check()
 
 
 def test_those_who_run_say_how_far_they_are_and_wait_for_nobody_in_line(stage: Stage) -> None:

@@ -214,7 +214,7 @@ class Lines(RuleBasedStateMachine):
             else:
                 busy = {row.line for row in self.live() if row.id in {job.id for job in first}} - {None}
                 second = self.taking(self.db, two, limit)
-                assert not busy & {job.line for job in second}
+                assert not busy & {self.rows[job.id].line for job in second}
                 self.begun(two, second)
         self.sent_aside()
 
@@ -497,7 +497,7 @@ class Lines(RuleBasedStateMachine):
     def begun(self, member: UUID, jobs: Collection[ClaimedJob]) -> None:
         """These were taken: each must have been first in its line, and nothing is over its limit now."""
         knows, queues = self.members[member]
-        order = {line: self.waiting(line) for line in {job.line for job in jobs}}
+        order = {line: self.waiting(line) for line in {self.rows[job.id].line for job in jobs}}
         taken: dict[UUID | None, list[Row]] = {}
         for job in jobs:
             row = self.rows[job.id]
@@ -509,7 +509,7 @@ class Lines(RuleBasedStateMachine):
             assert queues is None or row.queue in queues
             assert row.where == "line" or self.limits[row.task] is None
             if row.where == "line":
-                assert job.line == row.line
+                assert job.in_line
                 taken.setdefault(row.line, []).append(row)
             row.where, row.member, row.job = "running", member, job
             for whose in (row.line, row.queue, ""):

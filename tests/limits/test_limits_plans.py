@@ -196,7 +196,7 @@ def test_a_long_line_is_not_walked_from_its_start_again(crowded: str) -> None:
             from generate_series(1, 20000)
             """
         )
-        db.execute("insert into rota.limits (task, running, by_key) values ('u', 100, true)")
+        db.execute("insert into rota.limits (task, running, by_key) values ('u', 10, true)")
         db.execute("insert into rota.lines (id, task, key) values (rota.line_of('u', 'long'), 'u', 'long')")
         db.execute("select rota.refresh_lines(array[rota.line_of('u', 'long')])")
         old.execute("set transaction isolation level repeatable read")

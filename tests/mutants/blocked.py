@@ -90,13 +90,6 @@ MUTANTS = [
         "tests/limits/test_limit_declared.py",
     ),
     Mutant(
-        "a line that no child can be told",
-        "jobs/errand.py",
-        "    values[_LINE] = None",
-        "    pass",
-        "tests/jobs/test_process_executor.py",
-    ),
-    Mutant(
         "a resource of what nobody gives",
         "service/resources.py",
         "if lacking := ",

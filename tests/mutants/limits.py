@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 FLOW = "postgres/migrations/0008_flow.sql"
+ROOMY = "postgres/migrations/0019_roomy_lines.sql"
 LINES = "tests/limits/test_lines.py"
 ISOLATION = "tests/limits/test_limits_isolation.py"
 MODEL = "tests/limits/test_limits_model.py"
@@ -38,35 +39,35 @@ def _reckoned(room: str, joined: str = "") -> str:
 MUTANTS = [
     Mutant(
         "lines taken from without their lock",
-        FLOW,
+        ROOMY,
         "                    limit room\n                    for update skip locked\n",
         "                    limit room\n",
         f"{ISOLATION}::test_a_claim_that_is_under_way_has_its_line_for_itself",
     ),
     Mutant(
         "jobs taken from a line in no order",
-        FLOW,
-        "            order by job.place\n            limit greatest(0, least(",
-        "            order by job.place desc\n            limit greatest(0, least(",
+        ROOMY,
+        "                order by job.place\n                -- and who",
+        "                order by job.place desc\n                -- and who",
         f"{LINES}::test_jobs_of_a_key_begin_in_the_order_in_which_their_transactions_committed",
     ),
     Mutant(
         "a line that tells of its last job",
-        FLOW,
+        ROOMY,
         "                order by job.place\n                limit 1\n",
         "                order by job.place desc\n                limit 1\n",
         MODEL,
     ),
     Mutant(
         "limits of queues without the lock of the queue",
-        FLOW,
+        ROOMY,
         "        for update of queue\n    loop",
         "    loop",
         f"{ISOLATION}::test_two_claims_of_a_limited_queue_take_no_more_than_may_begin",
     ),
     Mutant(
         "what a queue runs counted by the statement that locks it",
-        FLOW,
+        ROOMY,
         _GATES,
         _reckoned(
             "queue.running_limit - ("
@@ -76,7 +77,7 @@ MUTANTS = [
     ),
     Mutant(
         "the rate of a queue reckoned by the statement that locks it",
-        FLOW,
+        ROOMY,
         _GATES,
         _reckoned(
             "rate.room",
@@ -87,35 +88,35 @@ MUTANTS = [
     ),
     Mutant(
         "lines that take no turns",
-        FLOW,
-        "perform {schema}.refresh_lines(served, served, ",
-        "perform {schema}.refresh_lines(served, '{}', ",
+        ROOMY,
+        "ready_at = greatest(asked_at, turn.due_at),",
+        "ready_at = greatest(line.ready_at, turn.due_at),",
         f"{ISOLATION}::test_a_line_that_was_served_is_behind_the_others",
     ),
     Mutant(
         "a line that is full and still ready",
-        FLOW,
+        ROOMY,
         "            update {schema}.lines as line set ready_at = null where line.id = any (filled);\n",
         "",
         f"{ISOLATION}::test_two_claims_of_one_line_take_no_more_than_may_run_and_none_waits",
     ),
     Mutant(
         "places before the first that are never looked at again",
-        FLOW,
+        ROOMY,
         "least(coalesce(line.first, touched.lowest, 0), touched.lowest)",
         "coalesce(line.first, 0)",
         f"{ISOLATION}::test_what_comes_back_to_a_place_that_was_left_behind_is_first_again",
     ),
     Mutant(
         "a line that is walked from its start for every job",
-        FLOW,
+        ROOMY,
         "least(coalesce(line.first, touched.lowest, 0), touched.lowest)",
         "0",
         f"{PLANS}::test_a_long_line_is_not_walked_from_its_start_again",
     ),
     Mutant(
         "a claim that walks what was taken before",
-        FLOW,
+        ROOMY,
         " and job.place >= coalesce(waiting.first, 0)\n",
         "\n",
         f"{PLANS}::test_a_long_line_is_not_walked_from_its_start_again",
@@ -129,23 +130,21 @@ MUTANTS = [
     ),
     Mutant(
         "a locked job that is passed by",
-        FLOW,
-        "            bool_and(heads.fit and free.id is not null)\n"
-        "                over (partition by heads.line order by heads.place rows unbounded preceding) as may",
-        "            free.id is not null and bool_and(heads.fit)\n"
-        "                over (partition by heads.line order by heads.place rows unbounded preceding) as may",
+        ROOMY,
+        "each.id = free.ids[each.number]",
+        "each.number <= cardinality(free.ids)",
         f"{ISOLATION}::test_what_is_behind_a_locked_job_waits_with_it_and_other_lines_do_not",
     ),
     Mutant(
         "a locked job that holds up other lines",
-        FLOW,
+        ROOMY,
         "                exit when ids is not null or cardinality(chosen) < room;\n",
         "                exit;\n",
         f"{ISOLATION}::test_what_is_behind_a_locked_job_waits_with_it_and_other_lines_do_not",
     ),
     Mutant(
         "lines written down without their lock",
-        FLOW,
+        ROOMY,
         "    perform from {schema}.lines as line where line.id = any (which) order by line.id for update;\n",
         "",
         ISOLATION,
@@ -201,21 +200,21 @@ MUTANTS = [
     ),
     Mutant(
         "a rate that forgets when its line is empty",
-        FLOW,
+        ROOMY,
         "      and (line.not_before is null or line.not_before <= clock)\n",
         "",
         f"{RATES}::test_what_began_counts_though_the_line_was_empty_since",
     ),
     Mutant(
         "lines that nobody takes away",
-        FLOW,
+        ROOMY,
         "            limit 2 * cardinality(which)\n",
         "            limit 0\n",
         f"{RATES}::test_lines_that_a_rate_no_longer_remembers_are_taken_away",
     ),
     Mutant(
         "a raised rate that is not believed",
-        FLOW,
+        ROOMY,
         "                head.due_at, rate.not_before\n",
         "                head.due_at, line.not_before\n",
         f"{RATES}::test_a_rate_that_is_raised_counts_at_once",
@@ -229,7 +228,7 @@ MUTANTS = [
     ),
     Mutant(
         "bodies that wait for each other's lines in a circle",
-        FLOW,
+        ROOMY,
         "    if exists (select from {schema}.jobs as job where job.place = own and job.place < 0) then",
         "    if false then",
         f"{ISOLATION}::test_bodies_that_end_with_their_transaction_and_enqueue_for_each_other_never_wait_in_a_circle",
@@ -250,8 +249,8 @@ MUTANTS = [
     ),
     Mutant(
         "a stray taken from a lane of a limited queue",
-        FLOW,
-        "          and (of_lines[lane] or job.task <> all (limited))\n",
+        ROOMY,
+        "              and (of_lines[lane] or job.task <> all (limited))\n",
         "",
         f"{QUEUES}::test_a_job_that_came_to_a_limited_queue_unaware_of_the_limit_of_its_task_is_under_both",
     ),
@@ -271,7 +270,7 @@ MUTANTS = [
     ),
     Mutant(
         "suspects of a limited queue that nobody takes",
-        FLOW,
+        ROOMY,
         "            if most_losses > 0 then\n                -- as claim_suspect does",
         "            if false then\n                -- as claim_suspect does",
         f"{QUEUES}::test_suspects_count_for_the_limit_of_their_queue",

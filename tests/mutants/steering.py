@@ -287,7 +287,7 @@ MUTANTS = [
     ),
     Mutant(
         "a line that goes on while its queue is paused",
-        "postgres/migrations/0008_flow.sql",
+        "postgres/migrations/0019_roomy_lines.sql",
         "then 0 else most end;",
         "then most else most end;",
         "tests/limits/test_queue_rules.py::test_a_worker_that_returns_to_a_line_finds_it_paused",

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from rota.jobs.job import JobId
@@ -52,7 +52,7 @@ class ClaimedJob(NamedTuple):
     trace_context: str | None = None
     inputs: str | None = None  # what came of the batch it waited for
     batch: int | None = None
-    line: UUID | None = None
+    in_line: bool = False
     limited: bool = False  # others wait for it to end: it is in a line, or its queue is limited
 
 
@@ -317,22 +317,57 @@ def _claimed_by_column(columns: Row, token: int) -> list[ClaimedJob]:
     ids, queues, tasks, priorities, due, args, claimed_at, strays, special, *of_special = columns
     if ids is None:
         return []
-    none = repeat(None)
-    waited = [claimed_at - due_at for due_at in due] if claimed_at else none
-    found = zip(
-        # what few have comes below: a later attempt than the first, another version than 1, and what follows that
-        ids, queues, tasks, priorities, repeat(1), repeat(0), due, args, repeat(token), repeat(1), none, none, none, waited,
-        none, none, none, none, repeat(False),
-    )  # fmt: skip
-    # past the constructor, which takes them by name
-    jobs = list(map(tuple.__new__, repeat(ClaimedJob), found))
+    jobs = _jobs(ids, queues, tasks, priorities, due, args, claimed_at, token=token)
     if special is not None:
-        names = ("attempt", "version", "saved", "schedule", "slot_at", "trace_context", "inputs", "batch")
-        told = {job: dict(zip(names, values, strict=True)) for job, *values in zip(special, *of_special, strict=True)}
-        jobs = [job._replace(**told[job.id]) if job.id in told else job for job in jobs]
+        names = ("attempt", "version", *_RARE)
+        jobs = _with_special(jobs, names, special, of_special)
     if strays is not None:
         jobs = [job._replace(token=None) if job.id in strays else job for job in jobs]  # type: ignore[arg-type]
     return jobs
+
+
+def _claimed_under_limits(columns: Row, token: int) -> list[ClaimedJob]:
+    *common, in_line, special, attempts, losses, versions = columns[:12]
+    jobs = _jobs(*common, token=token, in_line=in_line, limited=True)
+    if special is not None:
+        names = ("attempt", "losses", "version", *_RARE)
+        jobs = _with_special(jobs, names, special, [attempts, losses, versions, *columns[12:]])
+    return jobs
+
+
+def _jobs(
+    ids: list[JobId],
+    queues: list[str],
+    tasks: list[str],
+    priorities: list[int],
+    due: list[float],
+    args: list[str],
+    claimed_at: float | None,
+    *,
+    token: int,
+    in_line: bool = False,
+    limited: bool = False,
+) -> list[ClaimedJob]:
+    none = repeat(None)
+    waited = [claimed_at - due_at for due_at in due] if claimed_at else none
+    found = zip(
+        # what few have comes apart: a later attempt than the first, another version than 1, and what follows that
+        ids, queues, tasks, priorities, repeat(1), repeat(0), due, args, repeat(token), repeat(1), none, none, none, waited,
+        none, none, none, repeat(in_line), repeat(limited),
+    )  # fmt: skip
+    # past the constructor, which takes them by name
+    return list(map(tuple.__new__, repeat(ClaimedJob), found))
+
+
+# what few jobs have, as it is sent
+_RARE = ("saved", "schedule", "slot_at", "trace_context", "inputs", "batch")
+
+
+def _with_special(
+    jobs: list[ClaimedJob], names: Sequence[str], special: list[JobId], values: Sequence[list[Any]]
+) -> list[ClaimedJob]:
+    told = {job: dict(zip(names, each, strict=True)) for job, *each in zip(special, *values, strict=True)}
+    return [job._replace(**told[job.id]) if job.id in told else job for job in jobs]
 
 
 def _walked(lanes: Sequence[tuple[Lane, Start | None]]) -> dict[str, str]:
@@ -345,18 +380,16 @@ def _walked(lanes: Sequence[tuple[Lane, Start | None]]) -> dict[str, str]:
     }
 
 
-# As `claim`, under the locks of queues and lines.
+# As `claim`, under the locks of queues and lines: a row of columns for each lane that gave something.
 CLAIM_FLOW = statement(
     "claim_flow",
     """
-    select"""
-    + _ROW
-    + """, job.line
-    from {schema}.claim_flow(
+    select *
+    from {schema}.claim_by_column(
         %(queues)s::text[], %(priorities)s::smallint[], %(lines)s::boolean[], %(after_due)s::timestamptz[],
         %(after_id)s::bigint[], %(tasks)s::text[], %(versions)s::smallint[], %(limited)s::text[], %(limit)s, %(most_losses)s,
         %(token)s, %(member)s
-    ) as job
+    )
     -- asked before it is called, which itself asks only whether the member has ended
     where exists (select from {schema}.members as member where member.id = %(member)s and member.suspected_at is null)
     """,
@@ -386,7 +419,8 @@ def claim_flow(
             "token": token,
             "member": member,
         },
-        read=_claimed_under_limits,
+        read=lambda rows: [job for lane in rows for job in _claimed_under_limits(lane, token)],
+        binary=True,
     )
 
 
@@ -399,11 +433,7 @@ def join_lines(most: int = 200) -> Query[int]:
 
 
 def _claimed(rows: Sequence[Row]) -> list[ClaimedJob]:
-    return [ClaimedJob._make((*row, None, False)) for row in rows]
-
-
-def _claimed_under_limits(rows: Sequence[Row]) -> list[ClaimedJob]:
-    return [ClaimedJob._make((*row, True)) for row in rows]
+    return [ClaimedJob._make((*row, False, False)) for row in rows]
 
 
 # One at a time per process, so that what kills its process is told from what merely ran beside it.

@@ -404,7 +404,7 @@ class Claimer:
     def _advance(self, jobs: Sequence[ClaimedJob], walked: int) -> None:
         """Go on behind these jobs next time, and begin with the lanes that were not served, of the same priority. They are of the
         first that were `walked`: of very many the others are left as they are."""
-        served = {(job.queue, job.priority, job.line is not None): job for job in jobs if not job.losses}
+        served = {(job.queue, job.priority, job.in_line): job for job in jobs if not job.losses}
         self._few = max(_FEW, 2 * len(served))
         last = {lane: Start(datetime.fromtimestamp(job.due_at, UTC), job.id) for lane, job in served.items()}
         self._known |= {

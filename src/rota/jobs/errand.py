@@ -65,7 +65,6 @@ END = b"end\n"
 
 _TASK = ClaimedJob._fields.index("task")
 _SLOT_AT = ClaimedJob._fields.index("slot_at")
-_LINE = ClaimedJob._fields.index("line")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,6 @@ def written_errand(job: ClaimedJob, number: int, trace: str | None) -> bytes:
     """The errand of a job, whose task was told under this number."""
     values: list[Any] = [*job, trace]
     values[_TASK] = number
-    values[_LINE] = None  # the line it is in is nothing to the body
     if job.slot_at is not None:
         values[_SLOT_AT] = job.slot_at.isoformat()
     return line_of(values)

@@ -217,6 +217,10 @@ WRONG_LINES = statement(
               -- it waits for the end of a period that no rate has any more
               or rule.rate_count is null and line.not_before > {schema}.now()
           )
+          -- nobody is in it, and the last of them left it alone
+          or line.queue is null
+          and line.not_before is null
+          and not exists (select from {schema}.jobs as job where job.line = line.id and job.state = 'running')
         order by line.id
         limit 1000
     ) as wrong
@@ -227,8 +231,9 @@ WRONG_LINES = statement(
 def mend_lines() -> Steps[None]:
     """Have lines follow that nobody else will. Each step is to be a transaction of its own, as in declare_limits.
 
-    They are those of a rule whose author died before all of them had followed; and those that it found full because of a job
-    which was just being settled by the old rule, when nobody had to tell the line: with that job gone, nothing else would.
+    They are those of a rule whose author died before all of them had followed; those that it found full because of a job which was
+    just being settled by the old rule, when nobody had to tell the line: with that job gone, nothing else would; and those that are
+    empty since a job ended which was all that ran there when the last one that waited went otherwise.
     """
     yield from _follow((yield UNFOLLOWED.query(read=scalar)))
     if wrong := (yield WRONG_LINES.query(read=scalar)):

@@ -265,7 +265,7 @@ class JobSource:
         Where the room is that of a queue, or of all, other lines and lanes have as much right to it: only a look has them take
         turns.
         """
-        if any(job.line is None or self._claimer.is_limited(job.queue) for job in jobs):
+        if any(not job.in_line or self._claimer.is_limited(job.queue) for job in jobs):
             self.wake()
         elif jobs:
             self._claimer.return_to_lines({(job.queue, job.priority) for job in jobs})
