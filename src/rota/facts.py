@@ -78,6 +78,7 @@ __all__ = [
     "ScheduleUnclaimed",
     "SchedulesDeclared",
     "SchedulesNotDeclared",
+    "SuccessesRepeated",
     "SingletonFailed",
     "StageFailed",
     "StageStarted",
@@ -421,6 +422,13 @@ class JobsLocked(Fact):
     """Someone else has locked the rows of these jobs, so what became of them cannot be written down yet; all else goes on."""
 
     ids: tuple[int, ...]
+
+
+class SuccessesRepeated(Fact):
+    """PostgreSQL has crashed, and had forgotten so many successes of relaxed queues that it had not written to its disk yet. They are
+    on record again; their jobs do not run once more."""
+
+    jobs: int
 
 
 class LogLinesDropped(Fact):

@@ -85,8 +85,8 @@ def test_a_job_that_waits_is_run_or_cancelled_and_one_that_runs_is_told_to_end_o
     assert shop.app.jobs.get_sync(unwanted).reason == "sent twice"
 
 
-@presses("queues.pause", "queues.resume", "queues.limit", "queues.weigh")
-def test_a_queue_is_paused_limited_and_weighed_and_goes_on(shop: Shop, tab: Tab, press: Press) -> None:
+@presses("queues.pause", "queues.resume", "queues.limit", "queues.weigh", "queues.relax", "queues.tighten")
+def test_a_queue_is_paused_limited_weighed_and_relaxed_and_goes_on(shop: Shop, tab: Tab, press: Press) -> None:
     page = tab()
     page.goto(f"{shop.url}queues")
     mail = row(page, "queue-mail")
@@ -103,6 +103,9 @@ def test_a_queue_is_paused_limited_and_weighed_and_goes_on(shop: Shop, tab: Tab,
     form = unfolded(mail, "Weigh")
     form.get_by_label("Weight").fill("2.5")
     press(button(form, "Weigh"), "queues.weigh", on_record="queue.weigh")
+    press(button(unfolded(mail, "Relax"), "Relax"), "queues.relax", on_record="queue.relax")
+    relaxed = shop.app.queues.get_sync("mail").relaxed
+    press(button(mail, "Tighten"), "queues.tighten", on_record="queue.tighten")
     told = shop.app.queues.get_sync("mail")
     waits = shop.app.jobs.get_sync(held).state
     press(button(mail, "Resume"), "queues.resume", on_record="queue.resume")
@@ -115,6 +118,7 @@ def test_a_queue_is_paused_limited_and_weighed_and_goes_on(shop: Shop, tab: Tab,
         2.5,
     )
     assert told.paused_until is not None
+    assert (relaxed, told.relaxed) == (True, False)
     assert waits == "queued"
     assert shop.ended(held) == "succeeded"
 

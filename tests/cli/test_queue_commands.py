@@ -64,6 +64,21 @@ def test_queues_are_listed_and_shown_as_tables_and_as_json(rota: Run, dsn: str, 
     assert "nobody has used" not in shown.err
 
 
+def test_queues_are_relaxed_and_tightened(rota: Run, dsn: str, db: Db) -> None:
+    add(db, queue="metrics")
+    tried = rota("queues", "relax", "metrics", "--dry-run", "--dsn", dsn)
+    relaxed = rota("queues", "relax", "metrics", "traces", "--by", "ana", "--dsn", dsn)
+    shown = rota("queues", "show", "metrics", "--dsn", dsn)
+    tightened = rota("queues", "tighten", "metrics", "--dsn", dsn)
+
+    assert tried.err == "would relax queue metrics\n"
+    assert relaxed.err.splitlines()[:2] == ["queue metrics: relaxed", "queue traces: relaxed"]
+    assert "nobody has used queue traces so far" in relaxed.err
+    assert "on disk    a moment later (relaxed)" in shown.out
+    assert tightened.err == "queue metrics: on disk before it counts\n"
+    assert rows(db, "name, relaxed") == [("metrics", False), ("traces", True)]
+
+
 def test_a_pause_ends_by_itself_or_is_ended(rota: Run, dsn: str, db: Db) -> None:
     add(db, queue="mail")
     tried = rota("queues", "pause", "mail", "--for", "1h", "--dry-run", "--dsn", dsn)
@@ -146,6 +161,7 @@ def test_limits_are_kept_unless_they_are_given_and_removed_by_none(rota: Run, ds
         (["weight", "mail", "0"], "weight cannot be 0.0"),
         (["weight", "mail", "nan"], "weight cannot be nan"),
         (["weight", "", "2"], "queue cannot be ''"),
+        (["relax", ""], "queue cannot be ''"),
         (["show"], "Name queues, or say --all"),
     ],
 )

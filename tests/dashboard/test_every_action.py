@@ -60,6 +60,8 @@ DEEDS: list[tuple[str, dict[str, str]]] = [
     ("queues.resume", {"name": "mail"}),
     ("queues.limit", {"name": "mail", "running": "3", "rate": "100/1m"}),
     ("queues.weigh", {"name": "mail", "weight": "2.5"}),
+    ("queues.relax", {"name": "mail"}),
+    ("queues.tighten", {"name": "mail"}),
     ("schedules.put", {"name": "hourly", "task": "send", "args": '{"to": "eve"}', "every": "1h", "tags": "a, b"}),
     ("schedules.change", {"name": "hourly", "every": "2h", "tags": "", "note": "less often"}),
     ("schedules.pause", NIGHTLY),

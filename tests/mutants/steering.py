@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+RELAXED = "tests/jobs/test_relaxed.py"
+
 MUTANTS = [
     Mutant(
         "a rate of none",
@@ -82,6 +84,24 @@ MUTANTS = [
         "or weight > _HEAVIEST",
         "tests/jobs/test_queues.py::test_what_cannot_hold_is_refused_with_its_field_before_anything_is_written",
     ),
+    Mutant(
+        "successes of all queues left to the memory of the server",
+        "jobs/settle.py",
+        "where queue.relaxed is not true",
+        "where false",
+        RELAXED,
+    ),
+    Mutant("successes relaxed behind a pooler", "jobs/settle.py", "where %(may_relax)s\n", "where true\n", RELAXED),
+    Mutant("successes that nobody could say again", "jobs/source.py", "self._relaxed.add(outcomes)", "pass", RELAXED),
+    Mutant("successes not said again at the end", "jobs/source.py", "self._relaxed.doubt()", "pass", RELAXED),
+    Mutant(
+        "a crash that nobody notices",
+        "jobs/relaxed.py",
+        "if any(0 < old < new",
+        "if False and any(0 < old < new",
+        RELAXED,
+    ),
+    Mutant("successes kept for ever", "jobs/relaxed.py", "self._batches.popleft()", "break", RELAXED),
     Mutant(
         "a worker of some queues that is deaf to all",
         "jobs/worker.py",

@@ -35,7 +35,7 @@ _COMMANDS = {
     "jobs": ("rota.cli.jobs", "jobs", "Look at jobs, retry, cancel, erase and enqueue them."),
     "dead": ("rota.cli.dead", "dead", "Look at dead letters, retry and acknowledge them."),
     "bulk": ("rota.cli.bulk", "bulk", "Change many jobs at once, see how far that is, stop it, undo it."),
-    "queues": ("rota.cli.queues", "queues", "Look at queues, pause and resume them, limit and weigh them."),
+    "queues": ("rota.cli.queues", "queues", "Look at queues, pause and resume them, limit, weigh and relax them."),
     "trends": ("rota.cli.trends", "trends", "How much was done when, how long it took, and what waited."),
     "batches": ("rota.cli.batches", "batches", "Look at batches of jobs, and cancel what is left of one."),
     "schedules": ("rota.cli.schedules", "schedules", "Look at schedules, put, pause, trigger and backfill them."),

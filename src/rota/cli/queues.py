@@ -1,4 +1,4 @@
-"""`rota queues`: look at queues; pause, limit and weigh them while workers run."""
+"""`rota queues`: look at queues; pause, limit, weigh and relax them while workers run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ declaring_app = app_option("Also the queues that tasks of this app declare.")
 
 @click.group()
 def queues() -> None:
-    """Look at queues, pause and resume them, limit and weigh them."""
+    """Look at queues, pause and resume them, limit, weigh and relax them."""
 
 
 def name_arguments(command: F) -> F:
@@ -138,6 +138,7 @@ def show(
             "workers": queue.workers or "none",
             "limits": _limits(queue) or "none",
             "weight": None if queue.name is None else f"{queue.weight:g}",
+            "on disk": "a moment later (relaxed)" if queue.relaxed else None,
             "changed": queue.changed_at and f"{short_time(queue.changed_at)} by {queue.changed_by}",
         }
     )
@@ -272,3 +273,39 @@ def weight(name: str, weight: float, by: str | None, dry_run: bool, dsn: str | N
         queue = app.queues.weigh_sync(name, weight, by=by, dry_run=dry_run)
     say(f"would weigh queue {name}: {queue.weight:g}" if dry_run else f"queue {name}: weight {queue.weight:g}")
     _say_if_unknown(queue)
+
+
+@queues.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@change_options
+@database_options
+def relax(names: tuple[str, ...], by: str | None, dry_run: bool, dsn: str | None, schema: str | None) -> None:
+    """Have successes in queues count a moment before they are on disk, for jobs that do no harm when they run again.
+
+    Faster where a disk is slow. When the database server crashes in that moment, its workers write them down anew.
+    """
+    _relax(names, True, by, dry_run, dsn, schema)
+
+
+@queues.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@change_options
+@database_options
+def tighten(names: tuple[str, ...], by: str | None, dry_run: bool, dsn: str | None, schema: str | None) -> None:
+    """Have successes in queues be on disk before they count, as they are unless a queue was relaxed."""
+    _relax(names, False, by, dry_run, dsn, schema)
+
+
+def _relax(
+    names: tuple[str, ...], relaxed: bool, by: str | None, dry_run: bool, dsn: str | None, schema: str | None
+) -> None:
+    verb, state = ("relax", "relaxed") if relaxed else ("tighten", "on disk before it counts")
+    with open_app(dsn, schema) as app:
+
+        def change(name: str) -> None:
+            said = app.queues.relax_sync if relaxed else app.queues.tighten_sync
+            queue = said(name, by=by, dry_run=dry_run)
+            say(f"would {verb} queue {name}" if dry_run else f"queue {name}: {state}")
+            _say_if_unknown(queue)
+
+        for_each(names, change)

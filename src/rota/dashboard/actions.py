@@ -177,6 +177,20 @@ ACTIONS: Mapping[str, Action] = {
             lambda view, values: f"{_queue(values)}: its weight is {view.weight:g}.",
         ),
         Action(
+            "queues.relax",
+            "Have successes in a queue count a moment before they are on disk.",
+            _QUEUE,
+            lambda app, values, by: app.queues.relax(values["name"], by=by),
+            lambda view, values: f"{_queue(values)}: its successes are on disk a moment after they count.",
+        ),
+        Action(
+            "queues.tighten",
+            "Have successes in a queue be on disk before they count.",
+            _QUEUE,
+            lambda app, values, by: app.queues.tighten(values["name"], by=by),
+            lambda view, values: f"{_queue(values)}: its successes are on disk before they count.",
+        ),
+        Action(
             "leaders.resign",
             "Ask a leader to step down; with force its term is over at once.",
             {

@@ -29,6 +29,8 @@ RIGHTS: Mapping[str, str] = {
     "queues.resume": "end the pause of a queue",
     "queues.limit": "limit how many jobs of a queue run at once, and begin in a period",
     "queues.weigh": "give a queue its share",
+    "queues.relax": "have successes in a queue count a moment before they are on disk",
+    "queues.tighten": "have successes in a queue be on disk before they count",
     "schedules.put": "put a schedule, or change one",
     "schedules.pause": "give out no more runs of a schedule",
     "schedules.resume": "end the pause of a schedule",

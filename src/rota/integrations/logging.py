@@ -164,6 +164,10 @@ def words(fact: Fact) -> Words | None:
                 f"what became of job(s) {', '.join(map(str, ids))} cannot be written down yet: someone holds a lock on their rows. "
                 "Look for an old transaction in pg_stat_activity (xact_start), and end it"
             )
+        case facts.SuccessesRepeated(jobs):
+            return logging.WARNING, (
+                f"the database has crashed, and had forgotten {jobs} success(es) of relaxed queues: they are on record again"
+            )
         case facts.LogLinesDropped(lines):
             return logging.WARNING, (
                 f"job logs: {lines} line(s) of bodies found no room and are not kept; log less in them, or keep less: "

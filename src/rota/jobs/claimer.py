@@ -119,6 +119,11 @@ class Claimer:
         self._level = False
         self._returned = True
 
+    @property
+    def sessions(self) -> int:
+        """How many it has had."""
+        return self._session.opened
+
     def is_limited(self, queue: str) -> bool:
         """Whether this queue, or all together, may run only so many, as far as we know: then all that waits there shares the room."""
         return queue in self._limited_queues

@@ -27,7 +27,8 @@ class QueueView:
     `due` are those of the `queued` jobs that could begin now, `blocked` those that wait for their turn in a line or for other
     jobs. With `at_least` there may be more of each than the numbers say. `oldest_seconds` is for how long the oldest that waits
     has been due. `workers` is how many live ones take jobs from there. A queue `is_known` when it has jobs, a task of this app
-    declares it, or a worker names it. The pause is told while it holds: `paused_at` is None when there is none.
+    declares it, or a worker names it. The pause is told while it holds: `paused_at` is None when there is none. With `relaxed`
+    its successes count a moment before they are on disk.
     """
 
     name: str | None
@@ -46,6 +47,7 @@ class QueueView:
     running_limit: int | None = None
     rate: str | None = None
     weight: float = 1.0
+    relaxed: bool = False
     changed_at: datetime | None = None
     changed_by: str | None = None
 
@@ -138,6 +140,7 @@ class _Said(NamedTuple):
     rate_count: int | None
     rate_seconds: float | None
     weight: float
+    relaxed: bool
     changed_at: datetime | None
     changed_by: str | None
 
@@ -145,17 +148,18 @@ class _Said(NamedTuple):
     def matters(self) -> bool:
         """Whether it differs from what holds for a queue nobody has said anything about."""
         said = (self.paused_at, self.running_limit, self.rate_count)
-        return any(each is not None for each in said) or self.weight != 1
+        return any(each is not None for each in said) or self.weight != 1 or self.relaxed
 
 
-_NOTHING_SAID = _Said("", None, None, None, None, None, None, None, 1.0, None, None)
+_NOTHING_SAID = _Said("", None, None, None, None, None, None, None, 1.0, False, None, None)
 
 SAID = statement(
     "said_about_queues",
     """
     select
         queue.name, pause.at, pause.until, pause.by, pause.reason,
-        queue.running_limit, queue.rate_count, queue.rate_seconds, queue.weight, queue.changed_at, queue.changed_by
+        queue.running_limit, queue.rate_count, queue.rate_seconds, queue.weight, queue.relaxed, queue.changed_at,
+        queue.changed_by
     from {schema}.queues as queue
     -- one that is over is as none
     left join lateral (
@@ -249,6 +253,7 @@ def _view(name: str | None, look: _Look) -> QueueView:
         running_limit=said.running_limit,
         rate=None if said.rate_count is None else str(Rate(said.rate_count, said.rate_seconds or 0.0)),
         weight=said.weight,
+        relaxed=said.relaxed,
         changed_at=said.changed_at,
         changed_by=said.changed_by,
     )

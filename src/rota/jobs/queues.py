@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 from rota.clock import Duration
 from rota.jobs.definition import Task
 from rota.jobs.queue_view import QueueView, look_at_queue, look_at_queues
-from rota.jobs.steer import check_queue, limit_queue, pause_queue, resume_queue, weigh_queue
+from rota.jobs.steer import check_queue, limit_queue, pause_queue, relax_queue, resume_queue, weigh_queue
 from rota.postgres.audit import actor
 from rota.postgres.notify import wake_channel
 from rota.postgres.pool import Database
@@ -21,7 +21,7 @@ __all__ = ["Queues"]
 
 
 class Queues:
-    """Look at queues; pause, limit and weigh them while workers run, which all of them honour within a second.
+    """Look at queues; pause, limit, weigh and relax them while workers run, which all of them honour within a second.
 
     Where a name is asked for, None stands for all queues together: their pause holds for each, and their limits are on top of
     those that a queue has. `by` is who is on record for a change; by default this process. With `dry_run` nothing is changed, and
@@ -116,6 +116,22 @@ class Queues:
     def weigh_sync(self, name: str, weight: float, *, by: str | None = None, dry_run: bool = False) -> QueueView:
         return self._database.run_steps_sync(self._weighing(name, weight, by), dry_run=dry_run)
 
+    async def relax(self, name: str, *, by: str | None = None, dry_run: bool = False) -> QueueView:
+        """Have successes in this queue count before PostgreSQL has them on disk (`synchronous_commit` off), a moment later: for jobs
+        that do no harm when they run again. When the server crashes in that moment, workers write them down anew; those of a worker
+        that goes down with it are lost, and their jobs run again."""
+        return await self._database.run_steps(self._relaxing(name, True, by), dry_run=dry_run)
+
+    def relax_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> QueueView:
+        return self._database.run_steps_sync(self._relaxing(name, True, by), dry_run=dry_run)
+
+    async def tighten(self, name: str, *, by: str | None = None, dry_run: bool = False) -> QueueView:
+        """Have successes in this queue be on disk before they count, as in every queue that nobody has relaxed."""
+        return await self._database.run_steps(self._relaxing(name, False, by), dry_run=dry_run)
+
+    def tighten_sync(self, name: str, *, by: str | None = None, dry_run: bool = False) -> QueueView:
+        return self._database.run_steps_sync(self._relaxing(name, False, by), dry_run=dry_run)
+
     def _pausing(
         self, name: str | None, reason: str, until: datetime | None, for_: Duration | None, by: str | None
     ) -> Steps[QueueView]:
@@ -131,6 +147,9 @@ class Queues:
 
     def _weighing(self, name: str, weight: float, by: str | None) -> Steps[QueueView]:
         return weigh_queue(check_queue(name), weight, **self._told(by))
+
+    def _relaxing(self, name: str, relaxed: bool, by: str | None) -> Steps[QueueView]:
+        return relax_queue(check_queue(name), relaxed, **self._told(by))
 
     def _told(self, by: str | None) -> _Told:
         return {"by": actor(by), "channel": wake_channel(self._database.schema), "declared": self._declared()}

@@ -26,6 +26,7 @@ __all__ = [
     "MOVES",
     "Attempt",
     "Settled",
+    "Written",
     "find_locked",
     "find_settled",
     "settle",
@@ -66,7 +67,7 @@ _TO_HISTORY = """
     )
 """
 
-# Written and answered as briefly as can be: what came of one claim shares its token, and mostly all is still ours.
+# Written and answered as briefly as can be: what came of one claim shares its token, and mostly all is still ours, on disk.
 SUCCEED = statement(
     "succeed",
     """
@@ -79,13 +80,39 @@ SUCCEED = statement(
     ), """  # noqa: S608 - all parts are written out here
     + _TO_HISTORY
     + """
-    select array_agg(id), array_agg(token) from settled having count(*) < cardinality(%(ids)s::bigint[])
+    , relaxed as materialized (
+        -- those of other queues do not wait for less because they came in one batch with these
+        select set_config('synchronous_commit', 'off', true)
+        where %(may_relax)s
+          and not exists (
+              select
+              from settled
+              left join {schema}.queues as queue on queue.name = settled.queue
+              where queue.relaxed is not true
+          )
+    )
+    select
+        case when count(*) < cardinality(%(ids)s::bigint[]) then coalesce(array_agg(id), '{}') end,
+        case when count(*) < cardinality(%(ids)s::bigint[]) then array_agg(token) end,
+        exists (select from relaxed)
+    from settled
+    having count(*) < cardinality(%(ids)s::bigint[]) or exists (select from relaxed)
     """,
 )
 
 
-def succeed(outcomes: Sequence[Succeeded]) -> Query[set[Attempt]]:
-    """Move the jobs to history; returns the attempts that were still ours."""
+class Written(set[Attempt]):
+    """The attempts that were still ours."""
+
+    #: it may take PostgreSQL a moment to have them on disk
+    relaxed = False
+
+
+def succeed(outcomes: Sequence[Succeeded], *, may_relax: bool = False) -> Query[Written]:
+    """Move the jobs to history; returns the attempts that were still ours.
+
+    With `may_relax` they need not be on disk when it returns, if that was said of the queues of all of them.
+    """
     ids = [job.id for job, _, _ in outcomes]
     if not all(map(lt, ids, ids[1:])):
         # in one order, so that two who settle or cancel never wait for each other in a circle
@@ -94,21 +121,23 @@ def succeed(outcomes: Sequence[Succeeded]) -> Query[set[Attempt]]:
     tokens = [job.token for job, _, _ in outcomes]
     claims = {token: number for number, token in enumerate(set(tokens), 1)}
 
-    def ours(rows: Sequence[Row]) -> set[Attempt]:
-        return (
-            set(zip(*(found or () for found in rows[0]), strict=True)) if rows else set(zip(ids, tokens, strict=True))
-        )
+    def written(rows: Sequence[Row]) -> Written:
+        ((found, under, relaxed),) = rows or [(None, None, False)]
+        ours = Written(zip(*((ids, tokens) if found is None else (found, under or ())), strict=True))
+        ours.relaxed = relaxed
+        return ours
 
     return SUCCEED.query(
         {
             "ids": numbers(ids),
+            "may_relax": may_relax,
             # unnest pads a missing array with nulls: most share one claim, and most tasks return nothing
             "claims": numbers([claims[token] for token in tokens]) if len(claims) > 1 else None,
             "tokens": numbers(claims),
             "results": [o.result for o in outcomes] if any(map(_result, outcomes)) else None,
             "microseconds": numbers([int(seconds * 1e6) for _, _, seconds in outcomes]),
         },
-        read=ours,
+        read=written,
     )
 
 

@@ -25,6 +25,7 @@ from rota.facts import (
     JobsLocked,
     JobSnoozed,
     JobSucceeded,
+    SuccessesRepeated,
 )
 from rota.failure import Failure
 from rota.jobs.claim import ClaimedJob
@@ -43,6 +44,7 @@ from rota.jobs.outcome import (
     Succeeded,
     Unsuccessful,
 )
+from rota.jobs.relaxed import Relaxed
 from rota.jobs.settle import Attempt, find_locked, find_settled, settle, succeed
 from rota.jobs.suspects import Gate
 from rota.jobs.tracing import Tracing
@@ -102,6 +104,7 @@ class JobSource:
         self._holds_nothing = holds_nothing
         self._facts = facts
         self._tracing = tracing
+        self._relaxed = Relaxed()
         self._wary_until = 0.0
         self._seen_locked: set[JobId] = set()
         self._woken = asyncio.Event()
@@ -163,12 +166,13 @@ class JobSource:
         control = self._control()
         if not control.may_act:
             return []
+        await self._repeat_doubtful()
         self._woken.clear()
         if self._look_anew:
             self._look_anew = False
             self._claimer.look()
         named, self._named, self.waits = self._named, [], False
-        member = control.member
+        member, asked_at = control.member, boottime()
 
         def still_valid() -> bool:
             return control.may_act and control.member == member
@@ -176,6 +180,7 @@ class JobSource:
         if 0 < len(named) <= _NAMED_LIMIT and boottime() < self._named_until:
             self._named_until = min(self._named_until, boottime() + _NAMED_SECONDS)
             if jobs := await self._claimer.claim_named(named, limit, member, still_valid=still_valid):
+                self._answered(asked_at, on_disk=True)
                 # whether there is more is asked a moment later: a lone job does not wait for that
                 self._pause, self._moved_at = 0.0, boottime()
                 control.take_hold()
@@ -184,6 +189,7 @@ class JobSource:
         self._looks_begun += 1
         look = self._looks_begun
         jobs = await self._claimer.claim(limit, member, still_valid=still_valid, most_losses=self._gate.most_losses)
+        self._answered(asked_at, on_disk=bool(jobs))
         if jobs or not self._claimer.held_up:
             self._moved_at = boottime()
         if jobs:
@@ -239,7 +245,26 @@ class JobSource:
             and self.glances.come_often_enough(self._control())
         )
 
+    def _answered(self, asked_at: float, *, on_disk: bool) -> None:
+        self._relaxed.answered(asked_at, (self._claimer.sessions, self._settling.opened), on_disk=on_disk)
+        if self._relaxed.doubtful:
+            self.wake()
+
+    async def _repeat_doubtful(self) -> None:
+        """Say again what a server that has crashed may have forgotten."""
+        doubtful, self._relaxed.doubtful = self._relaxed.doubtful, []
+        if not doubtful:
+            return
+        try:
+            forgotten = await self._run(succeed(doubtful))
+        except BaseException:
+            self._relaxed.doubtful += doubtful
+            raise
+        if forgotten:
+            self._facts.emit(SuccessesRepeated(len(forgotten)))
+
     async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        await self._repeat_doubtful()
         left: list[Outcome] = []
         if locked := await self._locked(outcomes):
             left = [outcome for outcome in outcomes if outcome.job.id in locked]
@@ -272,6 +297,9 @@ class JobSource:
             self._woken.set()
 
     async def hand_back(self, items: Sequence[ClaimedJob], begun: Sequence[ClaimedJob] = ()) -> Sequence[ClaimedJob]:
+        # this may be the last that is said, and nobody would hear of a crash any more
+        self._relaxed.doubt()
+        await self._repeat_doubtful()
         await self._claimer.give_back_unknown()
         outcomes: list[HandedBack | Lost] = [*map(HandedBack, items), *map(self._interrupted, begun)]
         locked = await self._locked(outcomes)
@@ -355,7 +383,11 @@ class JobSource:
 
     async def _write(self, outcomes: Sequence[Succeeded] | Sequence[Unsuccessful]) -> dict[Attempt, str]:
         if isinstance(outcomes[0], Succeeded):
-            return dict.fromkeys(await self._run(succeed(outcomes)), "succeeded")  # type: ignore[arg-type]
+            # behind a pooler a crash of the server does not end our sessions, and nobody would say them again
+            written = await self._run(succeed(outcomes, may_relax=self._settling.is_direct))  # type: ignore[arg-type]
+            if written.relaxed:
+                self._relaxed.add(outcomes)  # type: ignore[arg-type]
+            return dict.fromkeys(written, "succeeded")
         settled = await self._run(settle(outcomes, self._channel))  # type: ignore[arg-type]
         for outcome in outcomes:
             if isinstance(outcome, Retried | Snoozed):

@@ -1,4 +1,5 @@
-"""What a person says about queues: have them rest and go on, how much of them runs, and how they share. Honoured within a second.
+"""What a person says about queues: have them rest and go on, how much of them runs, how they share, and how soon what came of their
+jobs is on disk. Honoured within a second.
 
 Each is one row, written under its lock: those who claim under the old limit have it until they are done, and those after see
 the new one. The row with no name is about all queues together.
@@ -21,7 +22,7 @@ from rota.postgres.names import check_name
 from rota.postgres.notify import notify
 from rota.postgres.query import Steps, nothing, scalar, statement
 
-__all__ = ["check_queue", "limit_queue", "pause_queue", "resume_queue", "weigh_queue"]
+__all__ = ["check_queue", "limit_queue", "pause_queue", "relax_queue", "resume_queue", "weigh_queue"]
 
 _MOST_RUNNING = 2**31 - 1
 _LIGHTEST, _HEAVIEST = 0.001, 1000.0  # beyond that one of two queues never gets its turn, which is what priority is for
@@ -239,6 +240,30 @@ def weigh_queue(
         )
     yield WEIGH.query({"name": name, "weight": float(weight), "by": by}, read=nothing)
     yield record(by, "queue.weigh", {"queue": name, "weight": float(weight)})
+    return (yield from _changed(name, channel, declared))
+
+
+RELAX = statement(
+    "relax_queue",
+    """
+    insert into {schema}.queues as queue (name, relaxed, changed_at, changed_by)
+    values (%(name)s, %(relaxed)s, {schema}.now(), %(by)s)
+    on conflict (name) do update
+    set relaxed = excluded.relaxed,
+        changed_at = excluded.changed_at,
+        changed_by = excluded.changed_by
+    """,
+)
+
+
+def relax_queue(
+    name: str | None, relaxed: bool, *, by: str, channel: str, declared: Collection[str]
+) -> Steps[QueueView]:
+    """Have successes in this queue count before they are on disk, or, as in all queues by default, not before."""
+    if name is None:
+        raise ConfigurationError("queue cannot be None here: each queue is relaxed, or not, by itself. Name it.")
+    yield RELAX.query({"name": name, "relaxed": relaxed, "by": by}, read=nothing)
+    yield record(by, "queue.relax" if relaxed else "queue.tighten", {"queue": name})
     return (yield from _changed(name, channel, declared))
 
 

@@ -41,6 +41,8 @@ class Session:
         self._pid = os.getpid()
         #: how many were run, for the figures
         self.statements = 0
+        #: how many connections it has had, one after the other
+        self.opened = 0
 
     async def run(self, query: Query[T]) -> T:
         """Run the query in a transaction of its own. Raises DatabaseUnavailable when its outcome is not known."""
@@ -73,6 +75,11 @@ class Session:
                 await self._drop()
                 raise
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is known to have a session of the server to itself; False before it has any."""
+        return self._connection is not None and is_direct(self._connection)
+
     async def close(self) -> None:
         async with self._lock:
             await self._drop()
@@ -81,6 +88,7 @@ class Session:
         check_fork(self._pid)
         if self._connection is None or self._connection.closed:
             connection = self._connection = await self._connector.connect()
+            self.opened += 1
             if self._listener is not None and is_direct(connection):
                 try:
                     await self._listener.begin(connection)

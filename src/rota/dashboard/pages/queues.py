@@ -1,4 +1,4 @@
-"""Queues: what waits where, and pausing, limiting and weighing them."""
+"""Queues: what waits where, and pausing, limiting, weighing and relaxing them."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ PAGE = Page(
     "Queues",
     "queues.html",
     (Region("list", "queues_list.html", _list),),
-    actions=("queues.pause", "queues.resume", "queues.limit", "queues.weigh"),
+    actions=("queues.pause", "queues.resume", "queues.limit", "queues.weigh", "queues.relax", "queues.tighten"),
 )
