@@ -12,7 +12,7 @@ import pytest
 
 from rota import ClaimLost, InvalidArguments, NotPossible, Retry, Rota, ScheduleNotFound, current_job
 from rota.jobs.claim import ClaimedJob
-from rota.jobs.errand import Errand
+from rota.jobs.errand import Errand, Standing, written_errand
 from rota.testing import TestRota
 
 Body = Callable[[], Any]
@@ -212,6 +212,7 @@ def test_a_run_in_a_process_of_its_own_knows_them_too() -> None:
     scheduled = ClaimedJob(1, "q", "t", 0, 1, 0, 0.0, "{}", token=3, schedule="s", slot_at=moment)
     plain = ClaimedJob(1, "q", "t", 0, 1, 0, 0.0, "{}", token=3)
 
+    standing = Standing(7, "t", (), "path", "rota", "dsn")
     for job in (scheduled, plain):
-        sent = Errand(job, (), "path", "rota", "dsn").to_message()
-        assert Errand.from_message(json.loads(json.dumps(sent))).job == job
+        sent = json.loads(written_errand(job, standing.number, None))
+        assert Errand.from_message(sent, {7: standing}).job == job
