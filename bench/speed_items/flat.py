@@ -76,7 +76,7 @@ def _beside_idle_workers(run: Run, place: Place, drained: str, jobs: int) -> Row
         present = "select count(*) from rota.members where ended_at is null and renewed_at > now() - interval '5 s'"
         while place.value(present) < IDLE:
             time.sleep(0.5)
-        time.sleep(5)
+        time.sleep(15)  # one that has just come looks after what others may have left, and is idle only then
         beside = [_rate(place, drained, jobs) for _ in range(run.rounds)]
     free += [_rate(place, drained, jobs) for _ in range(run.rounds)]
     run.say(f"beside {IDLE} idle workers {statistics.median(beside):,.0f}/s, alone {statistics.median(free):,.0f}/s")

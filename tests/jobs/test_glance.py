@@ -22,6 +22,8 @@ from rota.jobs.worker import WorkerSettings
 from rota.leases.members import leave_member
 from rota.testing import TestRota, fact, until
 
+RESTS = pytest.mark.direct("who hears nothing looks more often than it beats")
+
 NOBODY = uuid4()
 NOTHING = Chores(lost=False, cancelled=False, closings=False, bulks=False, held=frozenset())
 
@@ -144,6 +146,7 @@ async def resting(app: TestRota) -> AsyncIterator[JobSource]:
 
 
 @pytest.mark.usefixtures("unaided")
+@RESTS
 async def test_a_job_that_nobody_was_told_of_is_started(rota_app: TestRota, db: Db) -> None:
     rota_app.task(name="echo")(lambda: None)
 
@@ -155,6 +158,7 @@ async def test_a_job_that_nobody_was_told_of_is_started(rota_app: TestRota, db: 
 
 
 @pytest.mark.usefixtures("unaided")
+@RESTS
 async def test_a_job_for_later_that_nobody_was_told_of_is_started_in_its_time(rota_app: TestRota, db: Db) -> None:
     rota_app.task(name="echo")(lambda: None)
 
@@ -170,6 +174,7 @@ async def test_a_job_for_later_that_nobody_was_told_of_is_started_in_its_time(ro
 
 
 @pytest.mark.usefixtures("unaided")
+@RESTS
 async def test_while_it_rests_it_asks_nothing_but_along_with_its_beats(
     rota_app: TestRota, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +192,7 @@ async def test_while_it_rests_it_asks_nothing_but_along_with_its_beats(
 
 
 @pytest.mark.usefixtures("unaided")
+@RESTS
 async def test_what_others_left_is_taken_over_by_one_that_rests(
     rota_app: TestRota, db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +213,7 @@ async def test_what_others_left_is_taken_over_by_one_that_rests(
         assert (await rescued).member == member
 
 
+@RESTS
 async def test_one_that_sees_what_is_not_for_it_looks_by_itself_for_a_while(rota_app: TestRota, db: Db) -> None:
     async with resting(rota_app) as source:
         db.execute("insert into rota.jobs (task, queue) values ('of another app', 'a')")
@@ -217,6 +224,7 @@ async def test_one_that_sees_what_is_not_for_it_looks_by_itself_for_a_while(rota
         assert not source.glances.wanted
 
 
+@RESTS
 async def test_a_table_that_is_locked_for_long_costs_no_lease(rota_app: TestRota, rota_database: str) -> None:
     rota_app.task(name="echo")(lambda: None)
 
