@@ -661,10 +661,11 @@ async def test_a_close_ends_a_child_that_is_started_for_a_job_that_got_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(children_module, "_CORES", 2)
+    monkeypatch.setattr(children_module, "_SLOW_SECONDS", 3600)
     hanging = load("hanging_tasks", HANGING)
     others = own_processes()
     running = asyncio.create_task(run(children, tasks.wait_for, tmp_path / "go"))
-    await until(lambda: children._children and not children._starts, what="a child is there")
+    await until(lambda: children._children and not children._starts, timeout=60, what="a child is there")
     held = asyncio.create_task(run(children, hanging.unreached))
     await until(lambda: len(own_processes() - others) == 2, what="another one is started")
     (tmp_path / "go").touch()
@@ -676,6 +677,33 @@ async def test_a_close_ends_a_child_that_is_started_for_a_job_that_got_another(
     await children.close()
 
     assert own_processes() <= others
+
+
+async def test_a_start_that_hangs_and_that_nobody_waits_for_is_ended(
+    children: Children,
+    tasks: ModuleType,
+    load: Callable[..., ModuleType],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(children_module, "_CORES", 2)
+    monkeypatch.setattr(children_module, "_SLOW_SECONDS", 3600)
+    hanging = load("hanging_tasks", HANGING)
+    running = asyncio.create_task(run(children, tasks.wait_for, tmp_path / "go"))
+    await until(lambda: children._children and not children._starts, timeout=60, what="a child is there")
+    held = asyncio.create_task(run(children, hanging.unreached))
+    await until(lambda: children._starts, what="another one is started")
+    (starting,) = children._starts
+    (tmp_path / "go").touch()
+    await running
+    await until(lambda: not children._waiting, what="the other job has the child that is free")
+
+    children._take_for_slow(starting)
+
+    await until(starting.done, timeout=60, what="the start is given up")
+    assert not children._slow_starts
+    held.cancel()
+    await asyncio.wait([held])
 
 
 async def test_no_more_children_are_started_at_a_time_than_there_are_cores(

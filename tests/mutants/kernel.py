@@ -11,6 +11,13 @@ SCHEMA = "tests/postgres/test_schema.py"
 
 MUTANTS = [
     Mutant(
+        "a session replaced in silence",
+        "postgres/session.py",
+        "                    self._listener.ended()\n",
+        "                    pass\n",
+        "tests/postgres/test_listening.py",
+    ),
+    Mutant(
         "a token without a run",
         "postgres/migrations/0001_kernel.sql",
         "check ((state = 'running') = (token is not null)),",

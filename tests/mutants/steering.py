@@ -93,6 +93,13 @@ MUTANTS = [
     ),
     Mutant("successes relaxed behind a pooler", "jobs/settle.py", "where %(may_relax)s\n", "where true\n", RELAXED),
     Mutant("successes that nobody could say again", "jobs/source.py", "self._relaxed.add(outcomes)", "pass", RELAXED),
+    Mutant(
+        "successes not said again by one that rests",
+        "jobs/rounds.py",
+        "        await self._source.repeat_forgotten()\n",
+        "",
+        RELAXED,
+    ),
     Mutant("successes not said again at the end", "jobs/source.py", "self._relaxed.doubt()", "pass", RELAXED),
     Mutant(
         "a crash that nobody notices",

@@ -309,9 +309,23 @@ MUTANTS = [
     Mutant(
         "a start that hangs before all others",
         "jobs/children.py",
-        "        self._slow_starts[starting] = self._starts.pop(starting)",
+        "        wait = self._slow_starts[starting] = self._starts.pop(starting)",
         "        return",
         f"{CHILDREN}::test_a_start_that_hangs_holds_up_nobody_else_and_goes_with_the_job_it_was_made_for",
+    ),
+    Mutant(
+        "a start that hangs for nobody",
+        "jobs/children.py",
+        "            starting.cancel()\n        self._look()",
+        "            pass\n        self._look()",
+        f"{CHILDREN}::test_a_start_that_hangs_and_that_nobody_waits_for_is_ended",
+    ),
+    Mutant(
+        "an upkeep that each leaves to the others",
+        "jobs/rounds.py",
+        "left < _MOST_LEFT and not self._is_for_us()",
+        "not self._is_for_us()",
+        f"{WORKER}::test_no_member_leaves_all_of_the_upkeep_to_others",
     ),
     Mutant(
         "a start that hangs for a job that is cancelled",

@@ -220,3 +220,18 @@ def sleeps(db: Db, pid: int) -> bool:
         "select state = 'active' and query like '%%pg_sleep%%' from pg_stat_activity where pid = %s", [pid]
     )
     return found.fetchall() == [(True,)]
+
+
+async def test_one_in_the_place_of_another_tells_so_however_that_ended(ear: Ear, db: Db) -> None:
+    number = await ear.session.run(pid())
+    asleep = asyncio.create_task(ear.session.run(SLEEP.query(read=scalar)))
+    running = "select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'"
+    await until(lambda: db.execute(running, [number]).fetchone() is not None, timeout=60, what="it is asked something")
+    end(db, number)
+    with pytest.raises(DatabaseUnavailable):
+        await asleep
+    ear.ended.clear()
+
+    await ear.session.run(pid())
+
+    assert ear.ended.is_set()

@@ -282,7 +282,7 @@ def weight(name: str, weight: float, by: str | None, dry_run: bool, dsn: str | N
 def relax(names: tuple[str, ...], by: str | None, dry_run: bool, dsn: str | None, schema: str | None) -> None:
     """Have successes in queues count a moment before they are on disk, for jobs that do no harm when they run again.
 
-    Faster where a disk is slow. When the database server crashes in that moment, its workers write them down anew.
+    When the database server crashes in that moment, its workers write them down anew.
     """
     _relax(names, True, by, dry_run, dsn, schema)
 

@@ -222,9 +222,12 @@ class Children:
 
     def _take_for_slow(self, starting: asyncio.Task[Child]) -> None:
         """Let this start and the job it was made for wait for each other, and nobody else for them."""
-        self._slow_starts[starting] = self._starts.pop(starting)
+        wait = self._slow_starts[starting] = self._starts.pop(starting)
         with contextlib.suppress(ValueError):
-            self._waiting.remove(self._slow_starts[starting])
+            self._waiting.remove(wait)
+        if wait.child.done():
+            # it has another by now, or is gone, and this one may hang for ever
+            starting.cancel()
         self._look()
 
     def _started(self, starting: asyncio.Task[Child]) -> None:

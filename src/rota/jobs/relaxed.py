@@ -30,18 +30,25 @@ class Relaxed:
     def add(self, outcomes: Sequence[Succeeded]) -> None:
         self._batches.append((boottime(), outcomes))
 
+    @property
+    def tokens(self) -> set[int]:
+        """Of the claims that these came of: what of them still runs by the account of the server, we have not forgotten."""
+        kept = [outcome for _, outcomes in self._batches for outcome in outcomes]
+        return {outcome.job.token for outcome in (*kept, *self.doubtful)}
+
     def doubt(self) -> None:
         """Have all be said again that is not known to be on disk."""
         self.doubtful += [outcome for _, outcomes in self._batches for outcome in outcomes]
         self._batches.clear()
 
-    def answered(self, asked_at: float, sessions: tuple[int, ...], *, on_disk: bool) -> None:
+    def answered(self, asked_at: float, sessions: tuple[int, ...], *, on_disk: bool) -> bool:
         """The server has answered what it was asked then, which had to be `on_disk` and so all before it, or not. `sessions` tells
-        the how-manieth of each kind this worker has."""
+        the how-manieth of each kind this worker has. Returns whether there is something to say again since."""
         before, self._sessions = self._sessions, sessions
         if any(0 < old < new for old, new in zip(before, sessions, strict=False)):
             self.doubt()
-            return
+            return bool(self.doubtful)
         since = asked_at if on_disk else asked_at - _ON_DISK_SECONDS
         while self._batches and self._batches[0][0] < since:
             self._batches.popleft()
+        return False

@@ -51,6 +51,8 @@ _SETTLING_SECONDS = 0.2
 _FIRST_COUNT_SECONDS = (3.0, 6.0)
 # Of so many members each does every round of history's upkeep; of more, about as many rounds are done by all together.
 _UPKEEPERS = 10
+# And so many in a row are left to others: some of those may be members that do none.
+_MOST_LEFT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ class Rounds:
         found = await self._claiming.run(find_chores(member))
         if found.lost:
             await self._rescue()
+        await self._source.repeat_forgotten()
         await self._give_back_unknown(member, found.held)
         if found.cancelled:
             await self._claiming.run(end_cancelled())
@@ -243,15 +246,18 @@ class Rounds:
         key = lock_key(self._database.schema, "upkeep", "history")
         hindered: list[str] = []
         is_first = is_owed = True
+        left = 0
         counts_at = boottime() + random.uniform(*_FIRST_COUNT_SECONDS)
         while True:
             pause = random.uniform(0.8, 1.2) * self._settings.upkeep_every
             counts = boottime() >= counts_at
             if not counts:
                 pause = min(pause, counts_at - boottime())
-            if not is_owed and not self._is_for_us():
+            if not is_owed and left < _MOST_LEFT and not self._is_for_us():
+                left += 1
                 await asyncio.sleep(pause)
                 continue
+            left = 0
             with contextlib.suppress(DatabaseUnavailable):  # whoever comes next does it
                 done = await self._upkeep(key, counts=counts)
                 is_owed = is_first if done is None else done.unfinished

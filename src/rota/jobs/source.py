@@ -92,9 +92,11 @@ class JobSource:
         facts: Facts,
         tracing: Tracing | None = None,
         left_batch: Callable[[], None] = lambda: None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._claimer = claimer
         self._left_batch = left_batch
+        self._stopping = stopping
         self._gate = gate
         self._settling = settling
         self._channel = channel
@@ -157,7 +159,7 @@ class JobSource:
 
     @property
     def claims_under_way(self) -> set[int]:
-        return self._claimer.under_way
+        return self._claimer.under_way | self._relaxed.tokens
 
     def may_start(self) -> bool:
         return self._control().may_act
@@ -246,20 +248,27 @@ class JobSource:
         )
 
     def _answered(self, asked_at: float, *, on_disk: bool) -> None:
-        self._relaxed.answered(asked_at, (self._claimer.sessions, self._settling.opened), on_disk=on_disk)
-        if self._relaxed.doubtful:
+        sessions = (self._claimer.sessions, self._settling.opened)
+        if self._relaxed.answered(asked_at, sessions, on_disk=on_disk):
             self.wake()
 
+    async def repeat_forgotten(self) -> None:
+        """The server has answered, though perhaps over a new session: say again what it may have forgotten if it has crashed."""
+        self._answered(boottime(), on_disk=False)
+        await self._repeat_doubtful()
+
     async def _repeat_doubtful(self) -> None:
-        """Say again what a server that has crashed may have forgotten."""
         doubtful, self._relaxed.doubtful = self._relaxed.doubtful, []
         if not doubtful:
             return
         try:
-            forgotten = await self._run(succeed(doubtful))
+            locked = await self._locked(doubtful)
+            free = [each for each in doubtful if each.job.id not in locked]
+            forgotten = await self._run(succeed(free)) if free else set()
         except BaseException:
             self._relaxed.doubtful += doubtful
             raise
+        self._relaxed.doubtful += [each for each in doubtful if each.job.id in locked]
         if forgotten:
             self._facts.emit(SuccessesRepeated(len(forgotten)))
 
@@ -297,7 +306,7 @@ class JobSource:
             self._woken.set()
 
     async def hand_back(self, items: Sequence[ClaimedJob], begun: Sequence[ClaimedJob] = ()) -> Sequence[ClaimedJob]:
-        # this may be the last that is said, and nobody would hear of a crash any more
+        # this may be among the last that is said, and nobody would hear of a crash any more
         self._relaxed.doubt()
         await self._repeat_doubtful()
         await self._claimer.give_back_unknown()
@@ -383,8 +392,9 @@ class JobSource:
 
     async def _write(self, outcomes: Sequence[Succeeded] | Sequence[Unsuccessful]) -> dict[Attempt, str]:
         if isinstance(outcomes[0], Succeeded):
-            # behind a pooler a crash of the server does not end our sessions, and nobody would say them again
-            written = await self._run(succeed(outcomes, may_relax=self._settling.is_direct))  # type: ignore[arg-type]
+            # Behind a pooler a crash of the server does not end our sessions, and after a stop there is nobody to say them again.
+            may_relax = self._settling.is_direct and not self._stopping()
+            written = await self._run(succeed(outcomes, may_relax=may_relax))  # type: ignore[arg-type]
             if written.relaxed:
                 self._relaxed.add(outcomes)  # type: ignore[arg-type]
             return dict.fromkeys(written, "succeeded")

@@ -153,6 +153,7 @@ class Worker:
             facts=facts,
             tracing=tracing,
             left_batch=lambda: self._rounds.closings.set(),
+            stopping=self._stop.is_set,
         )
         self._apart = database.apart("job", size=settings.concurrency)
         # transactions are where the user wants them, and what bodies report goes another way

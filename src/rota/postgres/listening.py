@@ -23,7 +23,8 @@ __all__ = ["Listener"]
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Hears one channel. `ended` is called when the session ends while nothing is asked: what is said from then on is not heard."""
+    """Hears one channel. `ended` is called when the session ends while nothing is asked: what is said from then on is not heard; and
+    when there is another in its place, however the last one ended."""
 
     channel: str
     heard: Callable[[str], None]

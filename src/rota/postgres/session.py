@@ -95,6 +95,8 @@ class Session:
                 except BaseException:
                     await self._drop()
                     raise
+                if self.opened > 1:
+                    self._listener.ended()
         return self._connection
 
     async def _drop(self) -> None:
