@@ -67,6 +67,9 @@ async def test_a_time_limit_of_the_database_is_not_ours(rota_app: TestRota, admi
     assert lost == []
 
 
+@pytest.mark.direct(
+    "a session that is there already keeps its deadlock_timeout, which is as long as we wait for a lock"
+)
 async def test_a_deadlock_with_a_transaction_of_the_users_is_tried_again(
     rota_app: TestRota, admin: Admin, direct_database: str
 ) -> None:

@@ -95,7 +95,7 @@ def db(rota_database: str) -> Iterator[Db]:
 @pytest.mark.parametrize(("point", "fault", "seed"), STRIKES)
 def test_a_fault_at_this_point_of_a_projection_loses_no_event_and_repeats_none(
     rota_app: TestRota,
-    rota_database: str,
+    direct_database: str,
     rota_worker: Callable[..., WorkerProcess],
     db: Db,
     tmp_path: Path,
@@ -116,7 +116,8 @@ def test_a_fault_at_this_point_of_a_projection_loses_no_event_and_repeats_none(
     )
     workers = [rota_worker(file) for _ in range(3)]
 
-    writing = Writers(rota_database, seed, writers=4, transactions=40, prepared=False)
+    # not by the sessions that are cut, which a pooler would share
+    writing = Writers(direct_database, seed, writers=4, transactions=40, prepared=False)
     with writing.running():
         until_sync(lambda: mark.exists() and mark.read_text(), timeout=30, what="the fault")
     struck = next(worker for worker in workers if worker.pid == int(mark.read_text()))
