@@ -56,7 +56,7 @@ def idle(run: Run) -> tuple[float, list[tuple[str, float]]]:
         place.fill(100)
         with place.workers() as working:
             wait_until(working, 100, within=30)
-            time.sleep(5)  # what follows the last job
+            time.sleep(15)  # what follows the last job, and the first count of what was done
             place.sql("select pg_stat_statements_reset()")
             time.sleep(seconds)
             found = place.sql(COUNTED)
